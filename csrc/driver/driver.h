@@ -1,0 +1,74 @@
+// The whole device surface: what the core may ask of a GPU. Two implementations: cuda_driver (the
+// only file that includes cuda.h) and host_driver (the same on the CPU, with real memory).
+//
+// Contract of the virtual-memory calls, as CUDA has it (measured, see docs/facts.md):
+//   - the handle is the unit: it is mapped and unmapped whole, never in part;
+//   - one handle may be mapped at several addresses at a time;
+//   - an unmap does not wait for kernels that use the range: that is the caller's job;
+//   - the cost is per handle, not per byte, up to about 128 MiB.
+// Every call is safe from any thread. None throws.
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "base/units.h"
+
+namespace gma {
+
+using Stream = void*;                      // a cudaStream_t; nullptr is the legacy default stream
+enum class Handle : std::uint64_t {};      // physical memory (CUmemGenericAllocationHandle)
+enum class Event : std::uintptr_t {};      // a recorded point in a stream's order
+
+// The calls that are counted, in the order of the replay report's keys.
+enum class Call : std::uint8_t {
+    Create, Map, SetAccess, Unmap, Release, Malloc, Free, Event, Wait, Synchronize,
+};
+inline constexpr int kCallCount = 10;
+
+struct DeviceProperties {
+    Bytes page_bytes = 0;           // the granule of create() and map(); 0: no virtual memory management
+    Bytes total_bytes = 0;          // the card's memory
+};
+
+struct CardMemory {
+    Bytes free_bytes = 0;
+    Bytes total_bytes = 0;
+};
+
+class Driver {
+public:
+    virtual ~Driver() = default;
+
+    virtual int device_count() = 0;
+    virtual Result<DeviceProperties> properties(int device) = 0;
+    virtual Result<CardMemory> card_memory(int device) = 0;
+
+    // Addresses and physical memory. `alignment` is a power of two, at least a page.
+    virtual Result<Address> reserve(int device, Bytes bytes, Bytes alignment) = 0;
+    virtual Status unreserve(Address address, Bytes bytes) = 0;
+    virtual Result<Handle> create(int device, Bytes bytes) = 0;
+    virtual Status map(Address address, Bytes bytes, Handle handle) = 0;
+    virtual Status set_access(int device, Address address, Bytes bytes) = 0;  // and all capable peers
+    virtual Status unmap(Address address, Bytes bytes) = 0;
+    virtual Status release(int device, Handle handle, Bytes bytes) = 0;
+
+    // Whole segments, for the strategies `split` and `direct`. free() may wait for the device.
+    virtual Result<Address> malloc(int device, Bytes bytes) = 0;
+    virtual Status free(int device, Address address) = 0;
+
+    // Stream order. record() takes an event from a pool, recycle() gives it back.
+    virtual Result<Event> record(int device, Stream stream) = 0;
+    virtual Result<bool> passed(Event event) = 0;
+    virtual Status wait(Stream stream, Event event) = 0;    // the stream waits, not the host
+    virtual Status synchronize(Event event) = 0;            // the host waits
+    virtual void recycle(Event event) noexcept = 0;
+
+    // A number that no other stream of the process ever has, although handles are used again.
+    virtual Result<std::uint64_t> stream_id(int device, Stream stream) = 0;
+    virtual Result<bool> capturing(int device, Stream stream) = 0;
+    // The host waits for everything on the device; only for a stream that was destroyed unfenced.
+    virtual Status synchronize_device(int device) = 0;
+};
+
+}  // namespace gma
