@@ -1,0 +1,262 @@
+// libcuda.so.1: the driver's entry points, over the rig's state.
+#include "rig.h"
+
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+// Every entry point counts itself first and returns the fault that a test asked for.
+#define RIG_COUNT()                                                                         \
+    if (const CUresult fault = rig::count_call(__func__); fault != CUDA_SUCCESS) {          \
+        return fault;                                                                       \
+    }
+
+namespace {
+
+thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+CUcontext context_of(int device) { return reinterpret_cast<CUcontext>(std::intptr_t{device + 1}); }
+int device_of(CUcontext context) {
+    return static_cast<int>(reinterpret_cast<std::intptr_t>(context)) - 1;
+}
+template <class T>
+std::uintptr_t number(T* handle) { return reinterpret_cast<std::uintptr_t>(handle); }
+
+bool valid(int device) { return device >= 0 && device < rig::settings().device_count; }
+
+// Calls that a capture in global mode forbids (CUDA's guide: "Prohibited and unhandled operations").
+CUresult forbidden_in_capture() {
+    const bool relaxed = capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED;
+    return !relaxed && rig::any_capturing() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+CUresult not_in_the_rig() { return CUDA_ERROR_NOT_SUPPORTED; }
+
+}  // namespace
+
+// --- devices and contexts -------------------------------------------------------------------
+RIG_EXPORT CUresult cuInit(unsigned) { RIG_COUNT(); return CUDA_SUCCESS; }
+RIG_EXPORT CUresult cuDriverGetVersion(int* version) { *version = 13000; return CUDA_SUCCESS; }
+RIG_EXPORT CUresult cuDeviceGetCount(int* count) {
+    *count = rig::settings().device_count;
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+    *device = ordinal;
+    return valid(ordinal) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+RIG_EXPORT CUresult cuDeviceGetName(char* name, int length, CUdevice) {
+    std::snprintf(name, static_cast<std::size_t>(length), "Rig card");
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+    std::memset(uuid, device + 1, sizeof *uuid);
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
+    RIG_COUNT();
+    *value = rig::device_attribute(attribute);
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuDeviceTotalMem(std::size_t* bytes, CUdevice) {
+    *bytes = rig::settings().capacity_bytes;
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuDeviceCanAccessPeer(int* can, CUdevice, CUdevice) {
+    *can = 1;
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* active) {
+    *flags = 0;
+    *active = 1;
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+    RIG_COUNT();
+    *context = context_of(device);
+    return valid(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+RIG_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
+RIG_EXPORT CUresult cuCtxGetCurrent(CUcontext* context) {
+    *context = context_of(rig::current_device());
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuCtxSetCurrent(CUcontext context) {
+    rig::current_device() = context == nullptr ? 0 : device_of(context);
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuCtxPushCurrent(CUcontext context) { return cuCtxSetCurrent(context); }
+RIG_EXPORT CUresult cuCtxPopCurrent(CUcontext* context) { return cuCtxGetCurrent(context); }
+RIG_EXPORT CUresult cuCtxGetDevice(CUdevice* device) {
+    *device = rig::current_device();
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuCtxSynchronize() {
+    RIG_COUNT();
+    rig::finish_all();
+    return forbidden_in_capture();
+}
+
+// --- memory -----------------------------------------------------------------------------------
+RIG_EXPORT CUresult cuMemGetInfo(std::size_t* free, std::size_t* total) {
+    RIG_COUNT();
+    *total = rig::settings().capacity_bytes;
+    *free = *total - rig::used_bytes(rig::current_device());
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuMemGetAllocationGranularity(std::size_t* bytes, const CUmemAllocationProp*,
+                                                  CUmemAllocationGranularity_flags) {
+    RIG_COUNT();
+    *bytes = rig::kPageBytes;
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* address, std::size_t bytes,
+                                        std::size_t alignment, CUdeviceptr, unsigned long long) {
+    RIG_COUNT();
+    return rig::reserve(bytes, alignment, address);
+}
+RIG_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, std::size_t bytes) {
+    RIG_COUNT();
+    return rig::unreserve(address, bytes);
+}
+RIG_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes,
+                                const CUmemAllocationProp* properties, unsigned long long) {
+    RIG_COUNT();
+    return rig::create(properties->location.id, bytes, handle);
+}
+RIG_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+    RIG_COUNT();
+    return rig::release(handle);
+}
+RIG_EXPORT CUresult cuMemMap(CUdeviceptr address, std::size_t bytes, std::size_t offset,
+                             CUmemGenericAllocationHandle handle, unsigned long long) {
+    RIG_COUNT();
+    return offset == 0 ? rig::map(address, bytes, handle) : CUDA_ERROR_NOT_SUPPORTED;
+}
+RIG_EXPORT CUresult cuMemUnmap(CUdeviceptr address, std::size_t bytes) {
+    RIG_COUNT();
+    return rig::unmap(address, bytes);
+}
+RIG_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, std::size_t bytes,
+                                   const CUmemAccessDesc* access, std::size_t count) {
+    RIG_COUNT();
+    for (std::size_t i = 0; i < count; ++i) {
+        const bool writable = access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        const int device = access[i].location.id;
+        const CUresult result = rig::set_access(address, bytes, device, writable);
+        if (result != CUDA_SUCCESS) { return result; }
+    }
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuMemAlloc(CUdeviceptr* address, std::size_t bytes) {
+    RIG_COUNT();
+    const CUresult forbidden = forbidden_in_capture();
+    return forbidden != CUDA_SUCCESS ? forbidden
+                                     : rig::allocate(rig::current_device(), bytes, address);
+}
+RIG_EXPORT CUresult cuMemFree(CUdeviceptr address) {
+    RIG_COUNT();
+    const CUresult forbidden = forbidden_in_capture();
+    if (forbidden != CUDA_SUCCESS) { return forbidden; }
+    rig::finish_all();  // it waits for the device, as cudaFree does
+    return rig::deallocate(address);
+}
+RIG_EXPORT CUresult cuMemGetAddressRange(CUdeviceptr* base, std::size_t* bytes,
+                                         CUdeviceptr address) {
+    const rig::Owner owner = rig::owner_of(address);
+    if (base != nullptr) { *base = owner.base; }
+    if (bytes != nullptr) { *bytes = owner.bytes; }
+    return owner.device >= 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+// --- streams and events ---------------------------------------------------------------------
+RIG_EXPORT CUresult cuStreamGetId(CUstream stream, unsigned long long* id) {
+    *id = rig::stream_id(number(stream));
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+    const bool capturing = rig::capturing(number(stream));
+    *status = capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+    std::swap(*mode, capture_mode);
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuStreamSynchronize(CUstream stream) {
+    RIG_COUNT();
+    rig::finish(number(stream));
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuStreamQuery(CUstream stream) {
+    return rig::idle(number(stream)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+RIG_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+    RIG_COUNT();
+    rig::stream_waits(number(stream), number(event));
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuEventCreate(CUevent* event, unsigned) {
+    RIG_COUNT();
+    *event = reinterpret_cast<CUevent>(rig::create_event());
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuEventDestroy(CUevent event) {
+    RIG_COUNT();
+    rig::destroy_event(number(event));
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
+    RIG_COUNT();
+    rig::record(number(event), number(stream));
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuEventQuery(CUevent event) {
+    RIG_COUNT();
+    const CUresult forbidden = forbidden_in_capture();
+    if (forbidden != CUDA_SUCCESS) { return forbidden; }
+    return rig::passed(number(event)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+RIG_EXPORT CUresult cuEventSynchronize(CUevent event) {
+    RIG_COUNT();
+    const CUresult forbidden = forbidden_in_capture();
+    if (forbidden != CUDA_SUCCESS) { return forbidden; }
+    rig::host_waits(number(event));
+    return CUDA_SUCCESS;
+}
+
+// --- names and look-up ------------------------------------------------------------------------
+RIG_EXPORT CUresult cuGetErrorName(CUresult result, const char** name) {
+    switch (result) {
+        case CUDA_SUCCESS: *name = "CUDA_SUCCESS"; break;
+        case CUDA_ERROR_INVALID_VALUE: *name = "CUDA_ERROR_INVALID_VALUE"; break;
+        case CUDA_ERROR_OUT_OF_MEMORY: *name = "CUDA_ERROR_OUT_OF_MEMORY"; break;
+        case CUDA_ERROR_NOT_READY: *name = "CUDA_ERROR_NOT_READY"; break;
+        case CUDA_ERROR_NOT_SUPPORTED: *name = "CUDA_ERROR_NOT_SUPPORTED"; break;
+        default: *name = "CUDA_ERROR_OF_THE_RIG"; break;
+    }
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuGetErrorString(CUresult result, const char** text) {
+    return cuGetErrorName(result, text);
+}
+
+// The newest version of `symbol` that the rig has. An unknown one gets a function that answers
+// "not supported", as PyTorch insists on an address for all that it knows.
+RIG_EXPORT CUresult cuGetProcAddress(const char* symbol, void** function, int, cuuint64_t,
+                                     CUdriverProcAddressQueryResult* status) {
+    static void* const kSelf = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    const std::string name = symbol;
+    *function = nullptr;
+    for (const char* suffix : {"_v3", "_v2", ""}) {
+        if (*function == nullptr) { *function = dlsym(kSelf, (name + suffix).c_str()); }
+    }
+    const bool found = *function != nullptr;
+    if (!found) { *function = reinterpret_cast<void*>(&not_in_the_rig); }
+    if (status != nullptr) {
+        *status = found ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    }
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,77 @@
+// A stand-in for a machine with NVIDIA cards: enough of the driver, the runtime and NVML for a CUDA
+// build of PyTorch to start, allocate, copy, use streams and run out of memory on a CPU.
+//
+// What is real: device memory (a memfd a card, mapped where the driver would map it, so that an
+// early reuse shows as wrong data and a stale address as a fault), capacity, the legality of the
+// mapping calls, and the order of streams. What is not: kernels do nothing.
+//
+// librig.so (LD_PRELOAD) holds the state and the runtime's functions; libcuda.so.1 and
+// libnvidia-ml.so.1 (LD_LIBRARY_PATH) are thin faces on the same state.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#define RIG_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace rig {
+
+// --- settings.cpp: read once from the environment -------------------------------------------
+struct Settings {
+    std::size_t capacity_bytes;  // RIG_CAPACITY_MB, default 16384
+    int device_count;            // RIG_DEVICES, default 1
+    bool has_mapping;            // RIG_NO_MAPPING=1 hides virtual memory management
+};
+const Settings& settings();
+int& current_device();           // of this thread
+int device_attribute(int attribute);
+
+// --- calls.cpp: every call is counted by name and can be made to fail -------------------------
+// RIG_FAIL="cuMemMap=801,cuMemCreate=2": these calls return that CUresult.
+CUresult count_call(const char* name);
+long call_count(const char* name);
+void fail_call(const char* name, int result, long skip, long times);
+
+// --- memory.cpp ---------------------------------------------------------------------------------
+inline constexpr std::size_t kPageBytes = std::size_t{2} << 20;
+
+CUresult create(int device, std::size_t bytes, CUmemGenericAllocationHandle* handle);
+CUresult release(CUmemGenericAllocationHandle handle);
+CUresult reserve(std::size_t bytes, std::size_t alignment, CUdeviceptr* address);
+CUresult unreserve(CUdeviceptr address, std::size_t bytes);
+CUresult map(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocationHandle handle);
+CUresult unmap(CUdeviceptr address, std::size_t bytes);
+CUresult set_access(CUdeviceptr address, std::size_t bytes, int device, bool writable);
+CUresult allocate(int device, std::size_t bytes, CUdeviceptr* address);
+CUresult deallocate(CUdeviceptr address);
+std::size_t used_bytes(int device);
+struct Owner {
+    int device;  // -1: not device memory
+    CUdeviceptr base;
+    std::size_t bytes;
+};
+Owner owner_of(CUdeviceptr address);
+
+// --- timeline.cpp: what is queued on a stream is done at once, unless the stream is slow -------
+std::uintptr_t create_stream();
+void destroy_stream(std::uintptr_t stream);
+std::uint64_t stream_id(std::uintptr_t stream);
+void set_slow(std::uintptr_t stream, bool slow);
+void finish(std::uintptr_t stream);  // the GPU gets through all that was queued
+void finish_all();
+bool idle(std::uintptr_t stream);
+
+std::uintptr_t create_event();
+void destroy_event(std::uintptr_t event);
+void record(std::uintptr_t event, std::uintptr_t stream);
+bool passed(std::uintptr_t event);
+void host_waits(std::uintptr_t event);
+void stream_waits(std::uintptr_t stream, std::uintptr_t event);
+
+void set_capturing(std::uintptr_t stream, bool capturing);
+bool capturing(std::uintptr_t stream);
+bool any_capturing();
+
+}  // namespace rig
