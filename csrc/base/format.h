@@ -1,0 +1,13 @@
+// Sizes as people read them, in PyTorch's style, so that our texts can stand beside its own.
+#pragma once
+
+#include <string>
+
+#include "base/units.h"
+
+namespace gma {
+
+// "512 bytes", "1.50 KiB", "64.00 MiB", "79.15 GiB": two decimals, units of 1024, bytes whole.
+std::string bytes_text(Bytes bytes);
+
+}  // namespace gma

@@ -1,0 +1,95 @@
+// Addresses, physical handles and what is mapped where, under CUDA's rules:
+//   - a mapping lies within one reservation, is as large as its handle, and overlaps no other;
+//   - mapped, unmapped and made accessible are whole mappings only;
+//   - memory lives until its handle is released *and* it is mapped nowhere:
+//       held_bytes(device) = sum(bytes of handles that are unreleased or mapped) + sum(segments)
+//       held_bytes(device) <= capacity
+// A broken rule is a DriverFailed status, as from the driver, and changes nothing.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "driver/driver.h"
+#include "driver/host_backing.h"
+#include "driver/host_calls.h"
+#include "driver/host_config.h"
+#include "driver/host_slots.h"
+
+namespace gma {
+
+struct HostRange {
+    Address start = 0;
+    Bytes bytes = 0;
+};
+
+struct HostMapping {
+    Handle handle{};
+    Address start = 0;
+    Bytes bytes = 0;
+    bool is_accessible = false;
+};
+
+// Not locked: its owner is.
+class HostAddressSpace {
+public:
+    HostAddressSpace(const HostDriverConfig& config, HostCalls& calls);
+    ~HostAddressSpace();
+    HostAddressSpace(const HostAddressSpace&) = delete;
+    HostAddressSpace& operator=(const HostAddressSpace&) = delete;
+
+    Result<Address> reserve(Bytes bytes, Bytes alignment);
+    Status unreserve(Address address, Bytes bytes);
+    Result<Handle> create(int device, Bytes bytes);
+    Status map(Address address, Bytes bytes, Handle handle);
+    Status set_access(Address address, Bytes bytes);
+    Status unmap(Address address, Bytes bytes);
+    Status release(int device, Handle handle, Bytes bytes);
+    Result<Address> malloc(int device, Bytes bytes);
+    Status free(int device, Address address);
+
+    std::size_t live_handles() const { return handles_.size(); }
+    Bytes held_bytes(int device) const { return held_bytes_[static_cast<std::size_t>(device)]; }
+    std::vector<HostRange> reserved_ranges() const;
+    std::vector<HostRange> segments() const;
+    std::vector<HostMapping> mappings() const;
+    std::optional<HostMapping> mapping_at(Address address) const;
+
+private:
+    struct Physical {
+        int device = 0;
+        Bytes bytes = 0;
+        Bytes offset = 0;
+        std::size_t mapped_count = 0;
+        bool is_released = false;
+    };
+    struct Segment {
+        int device = 0;
+        Bytes bytes = 0;
+    };
+    using Mappings = std::map<Address, HostMapping>;
+
+    Physical* find(Handle handle);
+    bool fits(int device, Bytes bytes) const;
+    Status check_pages(const char* name, Address address, Bytes bytes) const;
+    bool is_reserved(Address address, Bytes bytes) const;
+    bool overlaps_mapping(Address address, Bytes bytes) const;
+    // The mappings that tile [address, address + bytes) exactly, or why there are none.
+    Result<Mappings::iterator> whole_mappings(const char* name, Address address, Bytes bytes);
+    void free_if_unused(Handle handle);
+
+    const Bytes page_bytes_;
+    const Bytes capacity_bytes_;
+    HostCalls& calls_;
+    std::unique_ptr<HostBacking> backing_;
+    std::vector<Bytes> held_bytes_;
+    HostSlots<Physical> handles_;
+    Mappings mappings_;
+    std::map<Address, Bytes> reservations_;
+    std::map<Address, Segment> segments_;
+};
+
+}  // namespace gma
