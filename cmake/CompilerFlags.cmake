@@ -1,0 +1,16 @@
+# gma_flags: what every target of ours is compiled with.
+add_library(gma_flags INTERFACE)
+target_compile_options(gma_flags INTERFACE
+    -Wall -Wextra -Wconversion -Wshadow -Wundef -Wold-style-cast -Wimplicit-fallthrough)
+if(GMA_WERROR)
+    target_compile_options(gma_flags INTERFACE -Werror)
+endif()
+# Always defined, as 0 or 1, so that -Wundef catches a misspelt name.
+target_compile_definitions(gma_flags INTERFACE
+    GMA_AUDIT_EVERY_CALL=$<BOOL:${GMA_AUDIT_EVERY_CALL}>
+    GMA_SANITIZED=$<BOOL:${GMA_SANITIZE}>)
+if(GMA_SANITIZE)
+    set(sanitize -fsanitize=${GMA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_compile_options(gma_flags INTERFACE ${sanitize})
+    target_link_options(gma_flags INTERFACE ${sanitize})
+endif()

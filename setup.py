@@ -1,0 +1,66 @@
+"""Builds gpumem_alloc/_C with CMake; CMakeLists.txt holds the only list of sources."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pybind11
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+
+
+def tool(name: str) -> str:
+    """Return the path of a build tool: on PATH, else beside this interpreter."""
+    path = shutil.which(name) or shutil.which(name, path=sysconfig.get_path("scripts"))
+    if path is None:
+        raise SystemExit(
+            f"gpumem_alloc: {name} was not found.\n"
+            "It is needed to compile the extension, and build isolation is off.\n"
+            f"Install it into this environment: python -m pip install {name}"
+        )
+    return path
+
+
+class CMakeExtension(Extension):
+    """An extension whose sources only CMake knows."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, sources=[])
+
+
+class CMakeBuild(build_ext):
+    """Configure, build, and leave the module where setuptools looks for it."""
+
+    def run(self) -> None:
+        # A build for the source tree keeps its folder, so that the next one is incremental.
+        if self.inplace:
+            self.build_temp = str(ROOT / "build" / f"python-{sys.implementation.cache_tag}")
+        super().run()
+
+    def build_extension(self, ext: Extension) -> None:
+        module = ROOT / self.get_ext_fullpath(ext.name)
+        build = Path(self.build_temp).resolve()
+        configure = [
+            f"-S{ROOT}",
+            f"-B{build}",
+            "-GNinja",
+            f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
+            f"-DCMAKE_BUILD_TYPE={'Debug' if self.debug else 'Release'}",
+            f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={module.parent}",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+            "-DGMA_BUILD_PYTHON=ON",
+            "-DGMA_BUILD_TESTS=OFF",
+            *os.environ.get("CMAKE_ARGS", "").split(),
+        ]
+        for arguments in (configure, ["--build", str(build)]):
+            if subprocess.run([tool("cmake"), *arguments], check=False).returncode != 0:
+                raise SystemExit("gpumem_alloc: the extension was not built; CMake says why above.")
+
+
+setup(ext_modules=[CMakeExtension("gpumem_alloc._C")], cmdclass={"build_ext": CMakeBuild})
