@@ -1,0 +1,59 @@
+"""The layers of DESIGN.md: a file includes only what stands below it, and stays readable."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
+# Lowest first. bindings.cpp and the doors stand on all of them.
+LAYERS = ("base", "driver", "core", "replay", "torch")
+CUDA_HEADERS = re.compile(r"^(cuda|cuda_runtime|cuda_runtime_api|cudaTypedefs)\.h$")
+
+
+def sources(root: Path) -> list[Path]:
+    return sorted(path for path in (root / "csrc").rglob("*") if path.suffix in {".h", ".cpp"})
+
+
+def test_includes_point_downwards(root: Path) -> None:
+    wrong = []
+    for path in sources(root):
+        folder = path.relative_to(root / "csrc").parts[0]
+        rank = LAYERS.index(folder) if folder in LAYERS else len(LAYERS)
+        for include in INCLUDE.findall(path.read_text()):
+            target = include.split("/")[0]
+            if target in LAYERS and LAYERS.index(target) > rank:
+                wrong.append(f"{path.relative_to(root)} includes {include}")
+    assert wrong == []
+
+
+def test_our_includes_are_relative_to_csrc(root: Path) -> None:
+    wrong = [
+        f"{path.relative_to(root)} includes {include}"
+        for path in sources(root)
+        for include in re.findall(r'^\s*#\s*include\s*"([^"]+)"', path.read_text(), re.MULTILINE)
+        if not (root / "csrc" / include).exists()
+    ]
+    assert wrong == []
+
+
+def test_only_the_cuda_driver_includes_cuda_headers(root: Path) -> None:
+    users = {
+        path.name
+        for path in sources(root)
+        if any(CUDA_HEADERS.match(include) for include in INCLUDE.findall(path.read_text()))
+    }
+    assert {name for name in users if not name.startswith("cuda_driver")} == set()
+
+
+def test_only_the_bindings_include_pybind11_and_none_includes_torch(root: Path) -> None:
+    for path in sources(root):
+        includes = INCLUDE.findall(path.read_text())
+        if not path.name.startswith("bindings"):
+            assert not [name for name in includes if name.startswith("pybind11")], path
+        assert not [name for name in includes if name.startswith(("torch/", "c10/", "ATen/"))], path
+
+
+def test_files_stay_short(root: Path) -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in sources(root)}
+    assert {path.name: length for path, length in lengths.items() if length > 400} == {}
