@@ -1,0 +1,72 @@
+#include "driver/cuda_driver_devices.h"
+
+#include <string>
+
+namespace gma {
+namespace {
+
+// An attribute that this driver does not know counts as absent.
+bool has(const CudaEntryPoints& api, CUdevice_attribute attribute, int device) {
+    int value = 0;
+    return api.cuDeviceGetAttribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
+}
+
+CUmemAccessDesc read_write(int device) {
+    CUmemAccessDesc access{};
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.location.id = device;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return access;
+}
+
+}  // namespace
+
+Status describe_device(const CudaEntryPoints& api, int device, int device_count,
+                       CudaDevice& description) {
+    const std::string where = "(device " + std::to_string(device) + ")";
+    std::size_t total_bytes = 0;
+    if (const CUresult result = api.cuDeviceTotalMem(&total_bytes, device);
+        result != CUDA_SUCCESS) {
+        return cuda_failure(api, result, "cuDeviceTotalMem" + where);
+    }
+    description.properties.total_bytes = total_bytes;
+    description.access = {read_write(device)};
+    for (int peer = 0; peer < device_count; ++peer) {
+        int can_access = 0;
+        if (peer != device &&
+            api.cuDeviceCanAccessPeer(&can_access, peer, device) == CUDA_SUCCESS &&
+            can_access != 0) {
+            description.access.push_back(read_write(peer));
+        }
+    }
+    if (!has(api, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device)) {
+        return Status();
+    }
+    description.wants_file_handles =
+        has(api, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device);
+    description.wants_rdma =
+        has(api, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device);
+    const CUmemAllocationProp wanted = allocation_properties(device, description);
+    std::size_t page_bytes = 0;
+    if (const CUresult result = api.cuMemGetAllocationGranularity(
+            &page_bytes, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+        result != CUDA_SUCCESS) {
+        return cuda_failure(api, result, "cuMemGetAllocationGranularity" + where);
+    }
+    description.properties.page_bytes = page_bytes;
+    return Status();
+}
+
+CUmemAllocationProp allocation_properties(int device, const CudaDevice& description) {
+    CUmemAllocationProp wanted{};
+    wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wanted.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    wanted.location.id = device;
+    if (description.wants_file_handles) {
+        wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    }
+    wanted.allocFlags.gpuDirectRDMACapable = description.wants_rdma ? 1 : 0;
+    return wanted;
+}
+
+}  // namespace gma

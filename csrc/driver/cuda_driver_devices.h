@@ -1,0 +1,31 @@
+// What is asked of each card once: its page, how its memory may be shared, its peers.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <deque>
+#include <vector>
+
+#include "base/status.h"
+#include "driver/cuda_driver_entry_points.h"
+#include "driver/driver.h"
+
+namespace gma {
+
+struct CudaDevice {
+    DeviceProperties properties;
+    std::vector<CUmemAccessDesc> access;  // itself and every peer that can reach its memory
+    // What cuMemCreate() is asked for beyond plain memory; given up at the first refusal.
+    std::atomic<bool> wants_file_handles{false};  // exportable to another process
+    std::atomic<bool> wants_rdma{false};          // reachable by a network card
+};
+
+// None of it makes a context.
+Status describe_device(const CudaEntryPoints& api, int device, int device_count,
+                       CudaDevice& description);
+
+// What cuMemCreate() is asked for on this device.
+CUmemAllocationProp allocation_properties(int device, const CudaDevice& description);
+
+}  // namespace gma
