@@ -7,7 +7,6 @@ the report's head says so. A test that skips itself must be counted below, or th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -85,6 +84,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def root() -> Iterator[Path]:
+def root() -> Path:
     """The checkout."""
-    yield ROOT
+    return ROOT

@@ -16,7 +16,9 @@ import gpumem_alloc
 from gpumem_alloc import _C
 
 # glibc's own parts, the C++ runtime, the loader. Not libcuda, libcudart or anything of torch.
-ALLOWED_LIBRARIES = re.compile(r"(libstdc\+\+|libgcc_s|libc|libm|libpthread|libdl|ld-linux[\w-]*)\.so")
+ALLOWED_LIBRARIES = re.compile(
+    r"(libstdc\+\+|libgcc_s|libc|libm|libpthread|libdl|ld-linux[\w-]*)\.so"
+)
 
 
 def run(*command: str | Path, cwd: Path | None = None, **environment: str) -> str:

@@ -87,7 +87,7 @@ def pip(python: Path, *arguments: str) -> None:
 def has_registry(python: Path) -> bool:
     """Say whether pip reaches a package registry (one small wheel, no retries)."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [python, "-m", "pip", "download", "--no-deps", "--retries=0", "--timeout=10"]
+        command = [str(python), "-m", "pip", "download", "--no-deps", "--retries=0", "--timeout=10"]
         done = subprocess.run([*command, "-d", folder, "wheel"], check=False, capture_output=True)
         return done.returncode == 0
 
