@@ -1,5 +1,41 @@
-"""A GPU-memory allocator for PyTorch."""
+"""A GPU-memory allocator for PyTorch.
 
+    import gpumem_alloc
+    gpumem_alloc.enable()        # before the first CUDA tensor
+
+Importing it starts nothing and needs neither torch nor a GPU.
+"""
+
+from gpumem_alloc import watch as _watch
 from gpumem_alloc._C import __version__
+from gpumem_alloc.control import (
+    audit,
+    errors,
+    reserve,
+    set_limit,
+    stats,
+    trim,
+)
+from gpumem_alloc.door import allocator, enable, is_enabled
+from gpumem_alloc.errors import AllocatorError, OptionError, TooLateError
+from gpumem_alloc.options import Options, options
 
-__all__ = ["__version__"]
+__all__ = [
+    "AllocatorError",
+    "OptionError",
+    "Options",
+    "TooLateError",
+    "__version__",
+    "allocator",
+    "audit",
+    "enable",
+    "errors",
+    "is_enabled",
+    "options",
+    "reserve",
+    "set_limit",
+    "stats",
+    "trim",
+]
+
+_watch.note_who_starts_cuda()

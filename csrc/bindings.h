@@ -1,0 +1,25 @@
+// The parts of the Python module. No logic: each function translates, calls and maps the Status.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <utility>
+
+#include "base/status.h"
+
+namespace gma {
+
+void bind_options(pybind11::module_& module);     // the table, parsing, what is in force
+void bind_allocator(pybind11::module_& module);   // the process's allocator
+void bind_stock_door(pybind11::module_& module);  // addresses for torch, and errors it kept
+
+// Raises gpumem_alloc._C.StatusError(code, message); Python gives it its own type.
+void check(const Status& status);
+
+template <class T>
+T value_of(Result<T> result) {
+    check(result.status());
+    return std::move(*result);
+}
+
+}  // namespace gma

@@ -1,0 +1,112 @@
+"""Statistics and control of the process's allocator."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from gpumem_alloc import _C
+from gpumem_alloc.errors import translated
+from gpumem_alloc.sizes import device_index, to_bytes
+
+_kept_errors: list[tuple[str, str]] = []
+_warned: set[str] = set()
+_MAX_KEPT = 64
+
+
+def errors() -> list[tuple[str, str]]:
+    """Return (call, message) for calls that could not raise: frees, and hooks of torch.
+
+    The first 64 are kept. A double free or a foreign pointer is the usual entry.
+    """
+    report_errors()
+    return list(_kept_errors)
+
+
+def report_errors() -> None:
+    """Warn, once for each kind of call, of errors that a free or a hook could not raise."""
+    fresh, total = _C.take_door_errors()
+    for call, message in fresh:
+        if len(_kept_errors) < _MAX_KEPT:
+            _kept_errors.append((call, message))
+        if call not in _warned:
+            _warned.add(call)
+            text = f"gpumem_alloc: {call} failed: {message} ({total} errors so far; errors())"
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+def stats(device: Any = None) -> dict[str, int]:
+    """Return the statistics of a device, by default the current one.
+
+    Keys are those of torch.cuda.memory_stats ("allocated_bytes.all.current") and our own counters
+    (csrc/core/statistics.def); sizes are bytes. All are 0 before the first allocation.
+    """
+    report_errors()
+    flat: dict[str, int] = {}
+    for name, value in _C.statistics(device_index(device)).items():
+        if isinstance(value, dict):
+            for pool, gauge in value.items():
+                flat.update({f"{name}.{pool}.{metric}": n for metric, n in gauge.items()})
+        else:
+            flat[name] = value
+    return flat
+
+
+def trim(bytes: int | str | None = None, device: Any = None) -> int:  # noqa: A002
+    """Give memory that no block uses back to the card, and return how many bytes were.
+
+    `bytes` bounds what is given back, by default all of it; `device` None means every device. Never
+    waits for the device. Raises AllocatorError if the driver refuses.
+    """
+    report_errors()
+    amount = _C.max_request_bytes if bytes is None else to_bytes(bytes)
+    if not _C.is_made():
+        return 0
+    with translated():
+        devices = range(_C.device_count()) if device is None else [device_index(device)]
+        return sum(_C.trim(index, amount) for index in devices)
+
+
+def reserve(bytes: int | str, device: Any = None, stream: int = 0) -> None:  # noqa: A002
+    """Make `bytes` of memory ready, so that allocations on `stream` need no driver call.
+
+    `stream` is a cudaStream_t as an integer, as torch.cuda.Stream.cuda_stream has it. Raises
+    torch.OutOfMemoryError if the limit or the card cannot hold it.
+    """
+    report_errors()
+    with translated():
+        _C.reserve(device_index(device), to_bytes(bytes), stream)
+
+
+def set_limit(limit: int | float | str | None, device: Any = None) -> None:
+    """Bound the memory held on a device, by default the current one.
+
+    `limit` is bytes, "30GiB", a fraction of the card as a float in (0, 1], or None for the whole
+    card. Below what is live, allocations fail until enough is freed. Raises ValueError for another
+    amount, AllocatorError if the device does not exist.
+    """
+    report_errors()
+    index = device_index(device)
+    with translated():
+        card = _C.card_bytes(index)
+        _C.set_limit(index, card if limit is None else _limit_bytes(limit, card))
+
+
+def _limit_bytes(limit: int | float | str, card_bytes: int) -> int:
+    if not isinstance(limit, float):
+        return to_bytes(limit)
+    if not 0.0 < limit <= 1.0:
+        raise ValueError(
+            f"{limit!r} is no fraction of the card.\n"
+            "A float is taken for a fraction in (0, 1], an integer for bytes.\n"
+            'Give 0.5, 16106127360 or "15GiB".'
+        )
+    return int(card_bytes * limit)
+
+
+def audit() -> None:
+    """Recount every invariant of the allocator. Raises AllocatorError that names the broken one."""
+    report_errors()
+    if _C.is_made():
+        with translated():
+            _C.audit()

@@ -1,0 +1,93 @@
+"""Options: csrc/core/options.def as a Python dataclass (a test compares the two).
+
+Precedence: arguments of enable(), then GPUMEM_ALLOC_CONF="key:value,key:value", then defaults. A
+preset only changes defaults, wherever it stands.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpumem_alloc import _C
+from gpumem_alloc.errors import OptionError
+
+ENVIRONMENT = "GPUMEM_ALLOC_CONF"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Every option; `gpumem_alloc._C.option_table()` has units, ranges and a sentence for each."""
+
+    preset: str = "balanced"
+    strategy: str = "paged"
+    slack_percent: float = 2.0
+    max_chunk_mb: int = 128
+    chunk_divisor: int = 256
+    cross_stream: str = "wait"
+    limit_mb: int = 0
+    max_split_size_mb: int = 0
+    roundup_power2_divisions: str = ""
+    max_non_split_rounding_mb: int = 20
+    large_segment_size_mb: int = 20
+    garbage_collection_threshold: float = 0.0
+    event_ring_entries: int = 0
+
+    def __str__(self) -> str:
+        """In the form that GPUMEM_ALLOC_CONF takes."""
+        return ",".join(f"{key}:{value}" for key, value in vars(self).items() if value != "")
+
+
+def options() -> Options:
+    """Return the options in force, or those that the allocator would be made with now."""
+    return Options(**_C.options_in_force())
+
+
+def split(text: str) -> dict[str, str]:
+    """Split "key:value,key:[a:1,b:2]" at the commas outside brackets.
+
+    What is no pair becomes a key with an empty value, for the parser to name.
+    """
+    pairs: dict[str, str] = {}
+    depth, start = 0, 0
+    for at, character in enumerate(text + ","):
+        depth += (character == "[") - (character == "]")
+        if character == "," and (depth <= 0 or at == len(text)):
+            key, _, value = text[start:at].partition(":")
+            if key.strip() or value:
+                pairs[key.strip()] = value.strip()
+            start = at + 1
+    return pairs
+
+
+def resolve(arguments: Mapping[str, object]) -> str:
+    """Return arguments over the environment, as text for the compiled parser.
+
+    An argument of None counts as not given. Raises OptionError for unknown keys and bad values.
+    """
+    given = {key: _text(key, value) for key, value in arguments.items() if value is not None}
+    pairs = {**split(os.environ.get(ENVIRONMENT, "")), **given}
+    text = ",".join(f"{key}:{value}" for key, value in pairs.items())
+    try:
+        _C.parse_options(text)
+    except _C.StatusError as error:
+        raise OptionError(error.args[1]) from None
+    return text
+
+
+def _text(key: str, value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise OptionError(
+            f"option {key}: {value!r} is a {type(value).__name__}.\n"
+            "Options are numbers or text.\n"
+            f"Give it as in {ENVIRONMENT}=\"{key}:value\"."
+        )
+    text = str(value)
+    if "," in text and not (text.startswith("[") and text.endswith("]")):
+        raise OptionError(
+            f"option {key}: {text!r} has a comma.\n"
+            "A comma ends a value, except between brackets.\n"
+            "Give each option as an argument of its own."
+        )
+    return text
