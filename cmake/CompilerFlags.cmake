@@ -5,12 +5,13 @@ target_compile_options(gma_flags INTERFACE
 if(GMA_WERROR)
     target_compile_options(gma_flags INTERFACE -Werror)
 endif()
-# Always defined, as 0 or 1, so that -Wundef catches a misspelt name.
-target_compile_definitions(gma_flags INTERFACE
-    GMA_AUDIT_EVERY_CALL=$<BOOL:${GMA_AUDIT_EVERY_CALL}>
-    GMA_SANITIZED=$<BOOL:${GMA_SANITIZE}>)
+set(sanitized 0)
 if(GMA_SANITIZE)
+    set(sanitized 1)
     set(sanitize -fsanitize=${GMA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
     target_compile_options(gma_flags INTERFACE ${sanitize})
     target_link_options(gma_flags INTERFACE ${sanitize})
 endif()
+# Always defined, as 0 or 1, so that -Wundef catches a misspelt name.
+target_compile_definitions(gma_flags INTERFACE
+    GMA_AUDIT_EVERY_CALL=$<BOOL:${GMA_AUDIT_EVERY_CALL}> GMA_SANITIZED=${sanitized})
