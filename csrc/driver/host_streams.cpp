@@ -35,12 +35,12 @@ Result<Event> HostStreams::record(int device, Stream stream) {
     }
     calls_.charge(Call::Event, 0);
     push(queue, {});
-    Mark mark{.point = {&queue, queue.queued_count}, .pass_ns = kNever, .held_by = {}};
+    Mark mark{.own = {{&queue, queue.queued_count}, kNever}, .after = {}};
     if (timeline_ == HostTimeline::Clock) {
-        std::erase_if(queue.held_by, done);
-        mark.held_by = queue.held_by;
+        forget_passed(queue);
+        mark.after = queue.after;
         if (!queue.is_held) {
-            mark.pass_ns = std::max(now_ns_ + lag_ns_, queue.not_before_ns);
+            mark.own.pass_ns = now_ns_ + lag_ns_;
         }
     }
     return Event{events_.insert(std::move(mark))};
@@ -63,7 +63,7 @@ Status HostStreams::wait(Stream stream, Event event) {
     if (mark == nullptr) {
         return no_such_event("wait");
     }
-    Queue& queue = queue_of(mark->point.queue->device, stream);
+    Queue& queue = queue_of(mark->own.point.queue->device, stream);
     if (queue.is_destroyed) {
         return destroyed_stream("wait");
     }
@@ -73,14 +73,13 @@ Status HostStreams::wait(Stream stream, Event event) {
                       kCudaCaptureUnsupported);
     }
     calls_.charge(Call::Wait, 0);
-    push(queue, {.kernel = {}, .awaited = mark->point});
+    push(queue, {.kernel = {}, .awaited = mark->own.point});
     if (timeline_ == HostTimeline::Clock && !has_passed(*mark)) {
-        queue.held_by.insert(queue.held_by.end(), mark->held_by.begin(), mark->held_by.end());
-        if (mark->pass_ns == kNever) {
-            queue.held_by.push_back(mark->point);
-        } else {
-            queue.not_before_ns = std::max(queue.not_before_ns, mark->pass_ns);
+        forget_passed(queue);
+        for (const Moment& moment : mark->after) {
+            follow(queue, moment);
         }
+        follow(queue, mark->own);
     }
     return Status();
 }
@@ -93,10 +92,10 @@ Status HostStreams::synchronize(Event event) {
     if (mark == nullptr) {
         return no_such_event("synchronize");
     }
-    for (const Point& point : mark->held_by) {
-        run_to(point);
+    for (const Moment& moment : mark->after) {
+        run_to(moment.point);
     }
-    run_to(mark->point);
+    run_to(mark->own.point);
     return Status();
 }
 
@@ -180,9 +179,9 @@ void HostStreams::destroy(int device, Stream stream) {
 void HostStreams::reuse(int device, Stream stream) { current_.erase(key_of(device, stream)); }
 
 HostStreams::Key HostStreams::key_of(int device, Stream stream) {
-    // cudaStreamLegacy is 1, cudaStreamPerThread 2.
-    const bool is_default = reinterpret_cast<std::uintptr_t>(stream) <= 2;
-    return {is_default ? device : -1, stream};
+    // cudaStreamLegacy is 1 and another name of stream 0; cudaStreamPerThread is 2.
+    const auto number = reinterpret_cast<std::uintptr_t>(stream);
+    return {number <= 2 ? device : -1, number == 1 ? nullptr : stream};
 }
 
 HostStreams::Queue& HostStreams::queue_of(int device, Stream stream) {
@@ -200,12 +199,31 @@ const HostStreams::Queue* HostStreams::find_queue(int device, Stream stream) con
     return found == current_.end() ? nullptr : found->second;
 }
 
+bool HostStreams::has_passed(const Moment& moment) const {
+    return done(moment.point) ||
+           (timeline_ == HostTimeline::Clock && moment.pass_ns <= now_ns_);
+}
+
 bool HostStreams::has_passed(const Mark& mark) const {
-    if (done(mark.point)) {
-        return true;
+    return done(mark.own.point) ||
+           (has_passed(mark.own) &&
+            std::all_of(mark.after.begin(), mark.after.end(),
+                        [this](const Moment& moment) { return has_passed(moment); }));
+}
+
+// One moment for each awaited stream is enough: a stream is in order, so its last point decides.
+void HostStreams::follow(Queue& queue, const Moment& moment) {
+    for (Moment& known : queue.after) {
+        if (known.point.queue == moment.point.queue) {
+            known = known.point.position < moment.point.position ? moment : known;
+            return;
+        }
     }
-    return timeline_ == HostTimeline::Clock && mark.pass_ns <= now_ns_ &&
-           std::all_of(mark.held_by.begin(), mark.held_by.end(), done);
+    queue.after.push_back(moment);
+}
+
+void HostStreams::forget_passed(Queue& queue) {
+    std::erase_if(queue.after, [this](const Moment& moment) { return has_passed(moment); });
 }
 
 void HostStreams::push(Queue& queue, Operation operation) {

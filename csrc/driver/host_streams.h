@@ -59,6 +59,11 @@ private:
         Queue* queue = nullptr;
         std::uint64_t position = 0;
     };
+    // Clock: a point and when it passes by itself; kNever on a held stream.
+    struct Moment {
+        Point point;
+        std::uint64_t pass_ns = 0;
+    };
     struct Operation {
         HostKernel kernel;   // empty for a recorded event and for a wait
         Point awaited;       // queue is nullptr unless this is a wait
@@ -71,16 +76,15 @@ private:
         std::uint64_t done_count = 0;
         std::vector<Operation> operations;  // Manual: the last queued_count - done_count ones
         std::size_t first = 0;              // index of the next operation
-        std::uint64_t not_before_ns = 0;    // Clock: no event passes earlier, because of waits
-        std::vector<Point> held_by;         // Clock: waits on points of held streams
+        std::vector<Moment> after;          // Clock: no later event passes before these
         bool is_held = false;
         bool is_capturing = false;
         bool is_destroyed = false;
     };
+    // What an Event stands for.
     struct Mark {
-        Point point;
-        std::uint64_t pass_ns = 0;
-        std::vector<Point> held_by;
+        Moment own;
+        std::vector<Moment> after;  // what its stream waited for, and all that those waited for
     };
     // The default streams exist once per device under the same handle.
     using Key = std::pair<int, Stream>;
@@ -91,7 +95,10 @@ private:
     Mark* find(Event event) { return events_.find(static_cast<std::uint64_t>(event)); }
 
     static bool done(const Point& point) { return point.queue->done_count >= point.position; }
+    bool has_passed(const Moment& moment) const;
     bool has_passed(const Mark& mark) const;
+    void follow(Queue& queue, const Moment& moment);
+    void forget_passed(Queue& queue);
     void push(Queue& queue, Operation operation);
     bool step(Queue& queue);
     void run_to(const Point& point);

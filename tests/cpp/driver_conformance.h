@@ -1,0 +1,245 @@
+// What every Driver must do, whatever is behind it. Each driver's test brings a DriverAccess; a new
+// driver is one more call of check_driver_conformance().
+#pragma once
+
+#include <doctest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "driver/driver.h"
+
+namespace gma {
+
+struct DriverAccess {
+    Driver& driver;
+    int device = 0;
+    std::function<void(Address, unsigned char value, Bytes)> fill;  // waits until it is written
+    std::function<int(Address)> read_byte;
+    Stream first_stream = nullptr;
+    Stream second_stream = nullptr;
+};
+
+inline void require_ok(const Status& status) { REQUIRE_MESSAGE(status.ok(), status.message()); }
+
+template <class T>
+T require_value(Result<T> result) {
+    REQUIRE_MESSAGE(result, result.status().message());
+    return *result;
+}
+
+// A refusal leaves everything as it was, and says which call it was.
+inline void check_refused(const Status& status) {
+    CHECK_FALSE(status.ok());
+    CHECK(status.code() == Code::DriverFailed);
+    CHECK(status.driver_code() != 0);
+    CHECK(status.message().find("failed") != std::string::npos);
+}
+
+class ConformanceCheck {
+public:
+    explicit ConformanceCheck(DriverAccess& access)
+        : access_(access), driver_(access.driver), device_(access.device) {
+        page_bytes_ = require_value(driver_.properties(device_)).page_bytes;
+        REQUIRE(page_bytes_ > 0);
+        base_ = require_value(driver_.reserve(device_, kPages * page_bytes_, page_bytes_));
+    }
+    ~ConformanceCheck() { CHECK(driver_.unreserve(base_, kPages * page_bytes_).ok()); }
+    ConformanceCheck(const ConformanceCheck&) = delete;
+    ConformanceCheck& operator=(const ConformanceCheck&) = delete;
+
+    void properties();
+    void reservations();
+    void contents_follow_the_handle();
+    void aliases_are_one_memory();
+    void mapping_rules();
+    void whole_ranges_of_mappings();
+    void released_memory_lives_while_mapped();
+    void reservation_with_a_mapping_stays();
+    void memory_is_finite();
+    void segments();
+    void events();
+    void streams_have_names();
+
+private:
+    static constexpr Bytes kPages = 16;
+
+    Address page(Bytes index) const { return base_ + index * page_bytes_; }
+    void map(Address address, Bytes bytes, Handle handle) {
+        require_ok(driver_.map(address, bytes, handle));
+        require_ok(driver_.set_access(device_, address, bytes));
+    }
+    // A handle of so many pages, mapped and accessible.
+    Handle mapped(Address address, Bytes pages) {
+        const Handle handle = require_value(driver_.create(device_, pages * page_bytes_));
+        map(address, pages * page_bytes_, handle);
+        return handle;
+    }
+
+    DriverAccess& access_;
+    Driver& driver_;
+    int device_;
+    Bytes page_bytes_ = 0;
+    Address base_ = 0;
+};
+
+inline void ConformanceCheck::properties() {
+    const DeviceProperties properties = require_value(driver_.properties(device_));
+    CHECK((properties.page_bytes & (properties.page_bytes - 1)) == 0);
+    CHECK(properties.total_bytes >= properties.page_bytes);
+    CHECK_FALSE(driver_.properties(driver_.device_count()));
+    CHECK_FALSE(driver_.properties(-1));
+
+    const CardMemory before = require_value(driver_.card_memory(device_));
+    CHECK(before.free_bytes <= before.total_bytes);
+    const Bytes bytes = 8 * page_bytes_;
+    const Handle handle = require_value(driver_.create(device_, bytes));
+    const CardMemory after = require_value(driver_.card_memory(device_));
+    CHECK(after.free_bytes + bytes <= before.free_bytes);
+    require_ok(driver_.release(device_, handle, bytes));
+}
+
+inline void ConformanceCheck::reservations() {
+    const Bytes alignment = 32 * page_bytes_;
+    const Address address = require_value(driver_.reserve(device_, 4_TiB, alignment));
+    CHECK(address % alignment == 0);
+    require_ok(driver_.unreserve(address, 4_TiB));
+    CHECK_FALSE(driver_.reserve(device_, page_bytes_ / 2, page_bytes_));
+}
+
+inline void ConformanceCheck::contents_follow_the_handle() {
+    const Handle handle = mapped(page(0), 2);
+    access_.fill(page(0), 0x5a, 2 * page_bytes_);
+    require_ok(driver_.unmap(page(0), 2 * page_bytes_));
+    map(page(7), 2 * page_bytes_, handle);
+    CHECK(access_.read_byte(page(7)) == 0x5a);
+    CHECK(access_.read_byte(page(9) - 1) == 0x5a);
+    require_ok(driver_.unmap(page(7), 2 * page_bytes_));
+    require_ok(driver_.release(device_, handle, 2 * page_bytes_));
+}
+
+inline void ConformanceCheck::aliases_are_one_memory() {
+    const Handle handle = mapped(page(0), 1);
+    map(page(5), page_bytes_, handle);
+    access_.fill(page(0), 0x11, page_bytes_);
+    CHECK(access_.read_byte(page(5) + 100) == 0x11);
+    access_.fill(page(5), 0x22, page_bytes_);
+    CHECK(access_.read_byte(page(0) + 100) == 0x22);
+    require_ok(driver_.unmap(page(0), page_bytes_));
+    CHECK(access_.read_byte(page(5) + 100) == 0x22);
+    require_ok(driver_.unmap(page(5), page_bytes_));
+    require_ok(driver_.release(device_, handle, page_bytes_));
+}
+
+inline void ConformanceCheck::mapping_rules() {
+    const Bytes bytes = 2 * page_bytes_;
+    const Handle there = mapped(page(2), 2);
+    const Handle handle = require_value(driver_.create(device_, bytes));
+    check_refused(driver_.map(page(2), bytes, handle));   // occupied
+    check_refused(driver_.map(page(1), bytes, handle));   // occupied at its end
+    check_refused(driver_.map(page(3), bytes, handle));   // occupied at its start
+    check_refused(driver_.map(page(15), bytes, handle));  // leaves the reservation
+    check_refused(driver_.set_access(device_, page(8), bytes));  // nothing there
+    check_refused(driver_.unmap(page(2), page_bytes_));   // a part
+    check_refused(driver_.unmap(page(8), bytes));         // nothing there
+    map(page(4), bytes, handle);                          // the refusals left no trace
+    require_ok(driver_.unmap(page(2), bytes));
+    require_ok(driver_.unmap(page(4), bytes));
+    require_ok(driver_.release(device_, there, bytes));
+    require_ok(driver_.release(device_, handle, bytes));
+}
+
+inline void ConformanceCheck::whole_ranges_of_mappings() {
+    const Handle first = require_value(driver_.create(device_, page_bytes_));
+    const Handle second = require_value(driver_.create(device_, 2 * page_bytes_));
+    require_ok(driver_.map(page(0), page_bytes_, first));
+    require_ok(driver_.map(page(1), 2 * page_bytes_, second));
+    require_ok(driver_.set_access(device_, page(0), 3 * page_bytes_));
+    access_.fill(page(0), 0x33, 3 * page_bytes_);
+    CHECK(access_.read_byte(page(3) - 1) == 0x33);
+    require_ok(driver_.unmap(page(0), 3 * page_bytes_));
+    require_ok(driver_.release(device_, first, page_bytes_));
+    require_ok(driver_.release(device_, second, 2 * page_bytes_));
+}
+
+inline void ConformanceCheck::released_memory_lives_while_mapped() {
+    const Handle handle = mapped(page(0), 1);
+    access_.fill(page(0), 0x44, page_bytes_);
+    require_ok(driver_.release(device_, handle, page_bytes_));
+    CHECK(access_.read_byte(page(0)) == 0x44);
+    require_ok(driver_.unmap(page(0), page_bytes_));
+}
+
+inline void ConformanceCheck::reservation_with_a_mapping_stays() {
+    const Handle handle = mapped(page(0), 1);
+    check_refused(driver_.unreserve(base_, kPages * page_bytes_));
+    require_ok(driver_.unmap(page(0), page_bytes_));
+    require_ok(driver_.release(device_, handle, page_bytes_));
+}
+
+inline void ConformanceCheck::memory_is_finite() {
+    const Bytes total_bytes = require_value(driver_.properties(device_)).total_bytes;
+    const Bytes too_much = round_up(total_bytes, page_bytes_) + page_bytes_;
+    const Status handle = driver_.create(device_, too_much).status();
+    CHECK(handle.code() == Code::OutOfMemory);
+    CHECK(handle.driver_code() == 2);
+    CHECK(driver_.malloc(device_, too_much).status().code() == Code::OutOfMemory);
+}
+
+inline void ConformanceCheck::segments() {
+    const Bytes bytes = 3 * page_bytes_ + 100;
+    const Address address = require_value(driver_.malloc(device_, bytes));
+    CHECK(address % kUnitBytes == 0);
+    access_.fill(address, 0x66, bytes);
+    CHECK(access_.read_byte(address + bytes - 1) == 0x66);
+    check_refused(driver_.free(device_, page(0)));
+    require_ok(driver_.free(device_, address));
+}
+
+inline void ConformanceCheck::events() {
+    const Event first = require_value(driver_.record(device_, access_.first_stream));
+    require_ok(driver_.wait(access_.second_stream, first));
+    const Event second = require_value(driver_.record(device_, access_.second_stream));
+    CHECK(first != second);
+    require_ok(driver_.synchronize(second));
+    CHECK(require_value(driver_.passed(second)));
+    CHECK(require_value(driver_.passed(first)));  // the second stream has waited for it
+    driver_.recycle(first);
+    driver_.recycle(second);
+    const Event third = require_value(driver_.record(device_, nullptr));
+    require_ok(driver_.synchronize_device(device_));
+    CHECK(require_value(driver_.passed(third)));
+    driver_.recycle(third);
+}
+
+inline void ConformanceCheck::streams_have_names() {
+    const auto first = require_value(driver_.stream_id(device_, access_.first_stream));
+    const auto second = require_value(driver_.stream_id(device_, access_.second_stream));
+    const auto legacy = require_value(driver_.stream_id(device_, nullptr));
+    CHECK(first != second);
+    CHECK(first != legacy);
+    CHECK(second != legacy);
+    CHECK(first == require_value(driver_.stream_id(device_, access_.first_stream)));
+    CHECK_FALSE(require_value(driver_.capturing(device_, access_.first_stream)));
+    CHECK_FALSE(require_value(driver_.capturing(device_, nullptr)));
+}
+
+// Call it in a TEST_CASE that makes the driver: each check gets a fresh one.
+inline void check_driver_conformance(DriverAccess& access) {
+    ConformanceCheck check(access);
+    SUBCASE("properties") { check.properties(); }
+    SUBCASE("reservations") { check.reservations(); }
+    SUBCASE("contents follow the handle") { check.contents_follow_the_handle(); }
+    SUBCASE("aliases are one memory") { check.aliases_are_one_memory(); }
+    SUBCASE("mapping rules") { check.mapping_rules(); }
+    SUBCASE("whole ranges of mappings") { check.whole_ranges_of_mappings(); }
+    SUBCASE("released memory lives while mapped") { check.released_memory_lives_while_mapped(); }
+    SUBCASE("a reservation with a mapping stays") { check.reservation_with_a_mapping_stays(); }
+    SUBCASE("memory is finite") { check.memory_is_finite(); }
+    SUBCASE("segments") { check.segments(); }
+    SUBCASE("events") { check.events(); }
+    SUBCASE("streams have names") { check.streams_have_names(); }
+}
+
+}  // namespace gma
