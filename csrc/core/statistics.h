@@ -20,6 +20,9 @@ struct Gauge {
         (amount > 0 ? allocated : freed) += amount > 0 ? amount : -amount;
         if (current > peak) { peak = current; }
     }
+    void set(std::int64_t value) {
+        if (value != current) { add(value - current); }
+    }
     void reset_peak() { peak = current; }
     void reset_accumulated() { allocated = freed = 0; }
 };

@@ -1,0 +1,161 @@
+#include "core/arena.h"
+
+#include "base/check.h"
+
+namespace gma {
+
+Arena::Arena(ArenaKey key, Address base, Bytes bytes, Bytes page_bytes, BlockPool& pool)
+    : key_(key),
+      base_(base),
+      bytes_(bytes),
+      page_bytes_(page_bytes),
+      pool_(pool),
+      first_(pool.take()),
+      chunks_(bytes / page_bytes),
+      starts_(bytes / kGranuleBytes) {
+    first_->address = base;
+    first_->bytes = bytes;
+    first_->arena = this;
+    first_->kind = TileKind::Hole;
+    list(first_);
+}
+
+Arena::~Arena() {
+    for (Block* tile = first_; tile != nullptr;) {
+        Block* next = tile->next;
+        pool_.give(tile);
+        tile = next;
+    }
+}
+
+Block* Arena::carve(Block* tile, Address at, Bytes bytes) {
+    GMA_ASSERT_LE(at + bytes, tile->end(), "a carved block lies inside its tile");
+    unlist(tile);
+    Block* block = at > tile->address ? split(tile, at) : tile;
+    if (block != tile) { list(tile); }
+    if (bytes < block->bytes) { list(split(block, at + bytes)); }
+    block->kind = TileKind::Used;
+    ++used_count_;
+    set_start(at, reinterpret_cast<std::uintptr_t>(block));
+    return block;
+}
+
+void Arena::give(Block* block) {
+    set_start(block->address, 0);
+    const std::uint64_t now = ++free_count;
+    for_each_chunk(block->address, block->end(), [now](Chunk* chunk) { chunk->freed_at = now; });
+    --used_count_;
+    block->requested_bytes = 0;
+    block->recorded = false;
+    block->kind = TileKind::Free;
+    list(merge(block));
+}
+
+void Arena::set_slab(Block* block, Slab* slab) {
+    block->slab = slab;
+    const std::uintptr_t tagged = slab != nullptr ? reinterpret_cast<std::uintptr_t>(slab) | 1 : 0;
+    for (Address at = block->address; at < block->end(); at += kGranuleBytes) {
+        set_start(at, tagged);
+    }
+}
+
+void Arena::fill(Chunk* chunk) {
+    Block* tile = holes_.holding(chunk->address, chunk->end());
+    GMA_ASSERT_EQ(tile != nullptr, true, "a chunk is mapped into one hole");
+    for (Address at = chunk->address; at < chunk->end(); at += page_bytes_) {
+        chunks_[page_index(at)] = chunk;
+    }
+    tile = isolate(tile, chunk->address, chunk->end());
+    tile->kind = TileKind::Free;
+    list(merge(tile));
+}
+
+Block* Arena::vacate(Chunk* chunk, TileKind to) {
+    Block* tile = idle_tile(chunk);
+    GMA_ASSERT_EQ(tile != nullptr, true, "only an idle chunk is taken away");
+    for (Address at = chunk->address; at < chunk->end(); at += page_bytes_) {
+        chunks_[page_index(at)] = nullptr;
+    }
+    tile = isolate(tile, chunk->address, chunk->end());
+    tile->kind = to;
+    if (to == TileKind::Hole) {
+        tile = merge(tile);
+        list(tile);
+    }
+    return tile;
+}
+
+void Arena::clear_stale(Block* tile) {
+    tile->kind = TileKind::Hole;
+    list(merge(tile));
+}
+
+Block* Arena::idle_tile(const Chunk* chunk) const {
+    return roomy_.holding(chunk->address, chunk->end());
+}
+
+Block* Arena::split(Block* tile, Address at) {
+    Block* upper = pool_.take();
+    upper->address = at;
+    upper->bytes = tile->end() - at;
+    upper->arena = this;
+    upper->kind = tile->kind;
+    upper->previous = tile;
+    upper->next = tile->next;
+    if (tile->next != nullptr) { tile->next->previous = upper; }
+    tile->next = upper;
+    tile->bytes = at - tile->address;
+    return upper;
+}
+
+// Cuts a listed Free tile or Hole so that [begin, end) is a tile of its own, which is not listed.
+Block* Arena::isolate(Block* tile, Address begin, Address end) {
+    unlist(tile);
+    if (begin > tile->address) {
+        Block* upper = split(tile, begin);
+        list(tile);
+        tile = upper;
+    }
+    if (end < tile->end()) { list(split(tile, end)); }
+    return tile;
+}
+
+void Arena::list(Block* tile) {
+    if (tile->kind == TileKind::Free) {
+        free_.insert(tile);
+        if (tile->bytes >= page_bytes_) { roomy_.insert(tile); }
+    }
+    if (tile->kind == TileKind::Hole) { holes_.insert(tile); }
+}
+
+void Arena::unlist(Block* tile) {
+    if (tile->kind == TileKind::Free) {
+        free_.remove(tile);
+        if (tile->bytes >= page_bytes_) { roomy_.erase(tile); }
+    }
+    if (tile->kind == TileKind::Hole) { holes_.erase(tile); }
+}
+
+// Joins an unlisted tile with listed neighbours of its kind; the result is not listed.
+Block* Arena::merge(Block* tile) {
+    if (tile->next != nullptr && tile->next->kind == tile->kind) {
+        unlist(tile->next);
+        absorb_next(tile);
+    }
+    if (tile->previous != nullptr && tile->previous->kind == tile->kind) {
+        tile = tile->previous;
+        unlist(tile);
+        absorb_next(tile);
+    }
+    return tile;
+}
+
+void Arena::absorb_next(Block* tile) {
+    Block* next = tile->next;
+    tile->bytes += next->bytes;
+    tile->next = next->next;
+    if (next->next != nullptr) { next->next->previous = tile; }
+    pool_.give(next);
+}
+
+}  // namespace gma

@@ -1,0 +1,25 @@
+// A chunk is one physical handle: a whole number of pages, mapped at one place, or spare.
+#pragma once
+
+#include <cstdint>
+
+#include "base/units.h"
+#include "driver/driver.h"
+
+namespace gma {
+
+class Arena;
+
+struct Chunk {
+    Handle handle{};
+    Bytes bytes = 0;
+    Arena* arena = nullptr;       // nullptr: spare
+    Address address = 0;          // where it is mapped
+    std::uint64_t freed_at = 0;   // the arena's free count when a block on it was last freed
+    std::uint32_t pin_count = 0;      // exported: not moved, reused or released
+    std::uint32_t stale_count = 0;    // old mappings that still stand; not released before
+
+    Address end() const { return address + bytes; }
+};
+
+}  // namespace gma

@@ -1,0 +1,65 @@
+#include "core/chunk_store.h"
+
+#include <algorithm>
+
+namespace gma {
+
+ChunkStore::~ChunkStore() {
+    for (Chunk* chunk : chunks_) { delete chunk; }
+}
+
+Bytes ChunkStore::spare_bytes() const {
+    Bytes sum = 0;
+    for (const Chunk* chunk : spares_) { sum += chunk->bytes; }
+    return sum;
+}
+
+Result<Chunk*> ChunkStore::create(Bytes bytes) {
+    Result<Handle> handle = driver_.create(device_, bytes);
+    if (!handle) { return handle.status(); }
+    Chunk* chunk = new Chunk;
+    chunk->handle = *handle;
+    chunk->bytes = bytes;
+    chunks_.insert(chunk);
+    spares_.push_back(chunk);
+    reserved_bytes_ += bytes;
+    ++created_count_;
+    return chunk;
+}
+
+Status ChunkStore::map(Chunk* chunk, Arena* arena, Address address) {
+    if (Status status = driver_.map(address, chunk->bytes, chunk->handle); !status.ok()) {
+        return status;
+    }
+    if (Status status = driver_.set_access(device_, address, chunk->bytes); !status.ok()) {
+        if (!driver_.unmap(address, chunk->bytes).ok()) { ++leaked_count_; }
+        return status;
+    }
+    if (chunk->arena == nullptr) { spares_.erase(std::find(spares_.begin(), spares_.end(), chunk)); }
+    chunk->arena = arena;
+    chunk->address = address;
+    return {};
+}
+
+void ChunkStore::set_spare(Chunk* chunk) {
+    chunk->arena = nullptr;
+    chunk->address = 0;
+    chunk->freed_at = 0;
+    spares_.push_back(chunk);
+}
+
+Status ChunkStore::release(Chunk* chunk) {
+    if (chunk->arena == nullptr) { spares_.erase(std::find(spares_.begin(), spares_.end(), chunk)); }
+    Status status = driver_.release(device_, chunk->handle, chunk->bytes);
+    if (status.ok()) {
+        ++released_count_;
+    } else {
+        ++leaked_count_;
+    }
+    reserved_bytes_ -= chunk->bytes;
+    chunks_.erase(chunk);
+    delete chunk;
+    return status;
+}
+
+}  // namespace gma

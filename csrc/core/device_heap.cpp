@@ -1,0 +1,373 @@
+#include "core/device_heap.h"
+
+#include <algorithm>
+
+#include "core/direct_strategy.h"
+#include "core/paged_strategy.h"
+#include "core/split_strategy.h"
+
+namespace gma {
+namespace {
+
+StatPool pool_of(Bytes requested_bytes) {
+    return requested_bytes <= 1_MiB ? StatPool::Small : StatPool::Large;
+}
+
+void add(PooledGauge& gauge, StatPool pool, std::int64_t amount) {
+    gauge[static_cast<std::size_t>(StatPool::All)].add(amount);
+    gauge[static_cast<std::size_t>(pool)].add(amount);
+}
+
+void apply(PooledGauge& gauge, const SmallDelta::Sum& sum) {
+    for (StatPool pool : {StatPool::All, StatPool::Small}) {
+        Gauge& one = gauge[static_cast<std::size_t>(pool)];
+        one.peak = std::max(one.peak, one.current + sum.peak);
+        one.current += sum.net();
+        one.allocated += sum.in;
+        one.freed += sum.out;
+    }
+}
+
+}  // namespace
+
+DeviceHeap::DeviceHeap(Driver& driver, int device, DeviceProperties properties,
+                       const Options& options, AddressMap& addresses,
+                       OutOfMemoryCallbacks& callbacks)
+    : driver_(driver),
+      device_(device),
+      properties_(properties),
+      options_(options),
+      addresses_(addresses),
+      callbacks_(callbacks),
+      id_(next_heap_id()),
+      kind_(strategy_of(options)),
+      pending_(driver, device),
+      limit_bytes_(options.limit_mb == 0 ? properties.total_bytes : options.limit_mb * 1_MiB) {
+    if (kind_ == Strategy::Paged && properties.page_bytes == 0) { kind_ = Strategy::Split; }
+    strategy_ = make_strategy(kind_);
+    small_path_open_ = kind_ == Strategy::Paged;
+    register_heap(this);
+}
+
+DeviceHeap::~DeviceHeap() {
+    unregister_heap(this);
+    for (auto& cache : caches_) {
+        cache->for_each_slab([](Slab* slab) { delete slab; });
+    }
+}
+
+std::unique_ptr<HeapStrategy> DeviceHeap::make_strategy(Strategy kind) {
+    std::unique_ptr<HeapStrategy> strategy;
+    switch (kind) {
+        case Strategy::Paged:
+            strategy = std::make_unique<PagedStrategy>(driver_, device_, properties_, options_,
+                                                       addresses_);
+            break;
+        case Strategy::Split:
+            strategy = std::make_unique<SplitStrategy>(driver_, device_, options_);
+            break;
+        case Strategy::Direct:
+            strategy = std::make_unique<DirectStrategy>(driver_, device_);
+            break;
+    }
+    strategy->set_limit(limit_bytes_);
+    return strategy;
+}
+
+Result<Address> DeviceHeap::allocate(Bytes bytes, Stream stream) {
+    if (bytes <= kSmallMaxBytes && small_path_open_.load(std::memory_order_relaxed)) {
+        if (ThreadCache* cache = find_thread_cache(id_, stream); cache != nullptr) {
+            const Address address = cache->take(size_class(bytes), bytes);
+            if (address != 0 && !cache->flush_due()) { return address; }
+            if (address != 0) {
+                std::lock_guard guard(lock_);
+                flush_locked(*cache);
+                return address;
+            }
+        }
+        return allocate_small(bytes, stream);
+    }
+    return allocate_large(bytes, stream);
+}
+
+// The thread has no slab with room: a new one, cut from the same blocks as large requests.
+Result<Address> DeviceHeap::allocate_small(Bytes bytes, Stream stream) {
+    Result<ThreadCache*> cache = borrow_cache(stream);
+    if (!cache) { return cache.status(); }
+    const int class_index = size_class(bytes);
+    if (Address address = (*cache)->take(class_index, bytes); address != 0) { return address; }
+    {
+        std::unique_lock lock(lock_);
+        Request request;
+        request.bytes = Slab::kBytes;
+        request.alignment = Arena::kGranuleBytes;
+        request.stream = stream;
+        request.stream_id = (*cache)->key().stream_id;
+        flush_own_locked();
+        Result<Block*> block = obtain_locked(request, lock, bytes);
+        if (!block) { return block.status(); }
+        if (kind_ != Strategy::Paged) {  // fell back to split meanwhile
+            strategy_->give(*block);
+            lock.unlock();
+            return allocate_large(bytes, stream);
+        }
+        auto* slab = new Slab(*block, *cache, class_index);
+        (*block)->arena->set_slab(*block, slab);
+        (*cache)->add(slab);
+        count_reserved_locked();
+    }
+    return (*cache)->take(class_index, bytes);
+}
+
+Result<ThreadCache*> DeviceHeap::borrow_cache(Stream stream) {
+    if (ThreadCache* cache = find_thread_cache(id_, stream); cache != nullptr) { return cache; }
+    std::uint64_t stream_id = 0;
+    if (stream != nullptr) {
+        Result<std::uint64_t> id = driver_.stream_id(device_, stream);
+        if (!id) { return id.status(); }
+        stream_id = *id;
+    }
+    const ArenaKey key{device_, PoolId{}, stream, stream_id};
+    ThreadCache* cache = nullptr;
+    {
+        std::lock_guard guard(lock_);
+        if (auto it = idle_caches_.find(key); it != idle_caches_.end()) {
+            cache = it->second;
+            idle_caches_.erase(it);
+        } else {
+            cache = caches_.emplace_back(std::make_unique<ThreadCache>(key)).get();
+        }
+    }
+    remember_thread_cache(id_, stream, cache);
+    return cache;
+}
+
+void DeviceHeap::return_cache(ThreadCache* cache) {
+    std::lock_guard guard(lock_);
+    flush_locked(*cache);
+    for (Slab* slab : cache->drain()) { return_slab_locked(slab); }
+    idle_caches_.emplace(cache->key(), cache);
+}
+
+Result<Request> DeviceHeap::request_locked(Bytes bytes, Stream stream) {
+    Request request;
+    request.bytes = round_up(std::max(bytes, Bytes{1}), kUnitBytes);
+    if (kind_ == Strategy::Paged) { request.bytes = std::max(request.bytes, Arena::kGranuleBytes); }
+    request.stream = stream;
+    if (stream != nullptr) {
+        Result<std::uint64_t> id = driver_.stream_id(device_, stream);
+        if (!id) { return id.status(); }
+        request.stream_id = *id;
+    }
+    if (!routes_.empty()) {
+        request.pool = pool_for_locked(stream);
+        Result<bool> capturing = driver_.capturing(device_, stream);
+        request.capturing = !capturing || *capturing;
+    }
+    return request;
+}
+
+PoolId DeviceHeap::pool_for_locked(Stream stream) const {
+    for (auto it = routes_.rbegin(); it != routes_.rend(); ++it) {
+        if (it->filter(stream)) { return it->pool; }
+    }
+    return {};
+}
+
+Result<Address> DeviceHeap::allocate_large(Bytes bytes, Stream stream) {
+    std::unique_lock lock(lock_);
+    flush_own_locked();
+    Result<Request> request = request_locked(bytes, stream);
+    if (!request) { return request.status(); }
+    if (!pending_.empty() && !request->capturing) { poll_locked(); }
+    Block* block = strategy_->take_cached(*request);
+    if (block == nullptr) {
+        Result<Block*> obtained = obtain_locked(*request, lock, bytes);
+        count_reserved_locked();
+        if (!obtained) { return obtained.status(); }
+        block = *obtained;
+    }
+    block->requested_bytes = bytes;
+    count_large_locked(block, 1);
+    return block->address;
+}
+
+Status DeviceHeap::free(Address address, std::uintptr_t tagged) {
+    if ((tagged & 1) != 0) {
+        auto* slab = reinterpret_cast<Slab*>(tagged - 1);
+        Slab* emptied = nullptr;
+        switch (slab->cache->put(slab, address, emptied)) {
+            case ThreadCache::Freed::Kept:
+                return {};
+            case ThreadCache::Freed::SlabEmpty: {
+                std::lock_guard guard(lock_);
+                return_slab_locked(emptied);
+                return {};
+            }
+            case ThreadCache::Freed::Recorded:
+                return free_recorded_object(slab, address);
+            case ThreadCache::Freed::NotAllocated:
+                break;
+        }
+        return {Code::InvalidValue, "free of a block that is not allocated (freed twice?)"};
+    }
+    std::lock_guard guard(lock_);
+    flush_own_locked();
+    return free_large_locked(address, strategy_->find(address));
+}
+
+Status DeviceHeap::free_large_locked(Address address, Block* block) {
+    if (block == nullptr || block->kind != TileKind::Used || block->slab != nullptr) {
+        return {Code::InvalidValue, "free of a block that is not allocated (freed twice?)"};
+    }
+    count_large_locked(block, -1);
+    if (block->recorded) {
+        PendingFree pending{block, nullptr, address, block->bytes, 0};
+        const auto defer = routes_.empty() ? PendingFrees::Defer::No : PendingFrees::Defer::Yes;
+        Result<bool> complete = pending_.add(pending, defer);
+        if (complete && !*complete) {
+            block->kind = TileKind::Pending;
+            return {};
+        }
+    }
+    count_active_locked(block->bytes, pool_of(block->requested_bytes), -1);
+    strategy_->give(block);
+    count_reserved_locked();
+    return {};
+}
+
+Status DeviceHeap::free_recorded_object(Slab* slab, Address address) {
+    std::lock_guard guard(lock_);
+    if (!pending_.recorded(address) || !slab->cache->count_recorded_free(slab, address)) {
+        return {Code::InvalidValue, "free of a block that is not allocated (freed twice?)"};
+    }
+    flush_locked(*slab->cache);
+    // The delta counted it as inactive too; it is active until its streams are done.
+    count_active_locked(slab->object_bytes, StatPool::Small, 1);
+    PendingFree pending{nullptr, slab, address, slab->object_bytes, 0};
+    const auto defer = routes_.empty() ? PendingFrees::Defer::No : PendingFrees::Defer::Yes;
+    Result<bool> complete = pending_.add(pending, defer);
+    if (complete && *complete) { return_object_locked(slab, address); }
+    return {};
+}
+
+void DeviceHeap::return_object_locked(Slab* slab, Address address) {
+    count_active_locked(slab->object_bytes, StatPool::Small, -1);
+    Slab* emptied = nullptr;
+    if (slab->cache->put_pending(slab, address, emptied) == ThreadCache::Freed::SlabEmpty) {
+        return_slab_locked(emptied);
+    }
+}
+
+void DeviceHeap::return_slab_locked(Slab* slab) {
+    Block* block = slab->block;
+    block->arena->set_slab(block, nullptr);
+    strategy_->give(block);
+    delete slab;
+}
+
+void DeviceHeap::complete_locked(const std::vector<PendingFree>& done) {
+    for (const PendingFree& free : done) {
+        if (free.slab != nullptr) {
+            return_object_locked(free.slab, free.address);
+        } else {
+            count_active_locked(free.block->bytes, pool_of(free.block->requested_bytes), -1);
+            strategy_->give(free.block);
+        }
+    }
+    if (!done.empty()) { count_reserved_locked(); }
+}
+
+void DeviceHeap::poll_locked() { complete_locked(pending_.poll()); }
+
+void DeviceHeap::drain_caches_locked() {
+    for (auto& cache : caches_) {
+        flush_locked(*cache);
+        for (Slab* slab : cache->drain()) { return_slab_locked(slab); }
+    }
+}
+
+Status DeviceHeap::record_stream(Address address, std::uintptr_t tagged, Stream stream) {
+    std::lock_guard guard(lock_);
+    if ((tagged & 1) != 0) {
+        auto* slab = reinterpret_cast<Slab*>(tagged - 1);
+        if (slab->cache->key().stream == stream) { return {}; }
+        if (slab->cache->set_recorded(slab, address) == ThreadCache::Recording::NotAllocated) {
+            return {Code::InvalidValue, "record_stream of a block that is not allocated"};
+        }
+        return pending_.record(address, stream);
+    }
+    Block* block = strategy_->find(address);
+    if (block == nullptr || block->kind != TileKind::Used) {
+        return {Code::InvalidValue, "record_stream of a block that is not allocated"};
+    }
+    if (block->stream() == stream) { return {}; }
+    block->recorded = true;
+    return pending_.record(address, stream);
+}
+
+bool DeviceHeap::owns(Address address) {
+    std::lock_guard guard(lock_);
+    return strategy_->find(address) != nullptr;
+}
+
+Result<BaseAllocation> DeviceHeap::base_allocation(Address address, std::uintptr_t tagged) {
+    std::lock_guard guard(lock_);
+    const Block* block = (tagged & 1) != 0 ? reinterpret_cast<Slab*>(tagged - 1)->block
+                                           : strategy_->find(address);
+    if (block == nullptr) { return Status(Code::InvalidValue, "no block starts at this address"); }
+    return strategy_->base_of(block);
+}
+
+Status DeviceHeap::pin(Address address, std::uintptr_t tagged, Pin change) {
+    std::lock_guard guard(lock_);
+    Block* block = (tagged & 1) != 0 ? reinterpret_cast<Slab*>(tagged - 1)->block
+                                     : strategy_->find(address);
+    if (block == nullptr) { return {Code::InvalidValue, "no block starts at this address"}; }
+    if (change == Pin::Remove && block->pin_count == 0) {
+        return {Code::InvalidValue, "the block is not pinned"};
+    }
+    change == Pin::Add ? strategy_->pin(block) : strategy_->unpin(block);
+    return {};
+}
+
+// Counting.
+
+void DeviceHeap::count_large_locked(const Block* block, int sign) {
+    const StatPool pool = pool_of(block->requested_bytes);
+    const auto bytes = static_cast<std::int64_t>(block->bytes) * sign;
+    add(statistics_.allocation, pool, sign);
+    add(statistics_.allocated_bytes, pool, bytes);
+    add(statistics_.requested_bytes, pool, static_cast<std::int64_t>(block->requested_bytes) * sign);
+    if (sign > 0) { count_active_locked(block->bytes, pool, 1); }
+}
+
+void DeviceHeap::count_active_locked(Bytes bytes, StatPool pool, int sign) {
+    add(statistics_.active, pool, sign);
+    add(statistics_.active_bytes, pool, static_cast<std::int64_t>(bytes) * sign);
+}
+
+void DeviceHeap::count_reserved_locked() {
+    const auto reserved = static_cast<std::int64_t>(strategy_->reserved_bytes());
+    for (StatPool pool : {StatPool::All, StatPool::Large}) {
+        statistics_.reserved_bytes[static_cast<std::size_t>(pool)].set(reserved);
+    }
+}
+
+void DeviceHeap::flush_locked(ThreadCache& cache) {
+    const SmallDelta delta = cache.take_delta();
+    if (delta.count.in == 0 && delta.count.out == 0) { return; }
+    apply(statistics_.allocation, delta.count);
+    apply(statistics_.allocated_bytes, delta.bytes);
+    apply(statistics_.requested_bytes, delta.requested_bytes);
+    apply(statistics_.active, delta.count);
+    apply(statistics_.active_bytes, delta.bytes);
+}
+
+// A thread's own small blocks are counted before its next large one, so that with one thread the
+// peaks are exact.
+void DeviceHeap::flush_own_locked() {
+    for_each_own_cache(id_, [this](ThreadCache* cache) { flush_locked(*cache); });
+}
+
+}  // namespace gma

@@ -1,0 +1,136 @@
+// One device: its lock, its streams' slabs, frees that wait, pools, limit, statistics and the retry
+// ladder, over one strategy.
+//
+//   a small request:  thread cache -> (lock) a new slab from the strategy
+//   a large request:  (lock) strategy's cached blocks -> the ladder of retry_ladder.cpp
+//   a free:           thread cache of its slab, or (lock) the strategy; behind fences if recorded
+//
+// Order of locks: the heap's, then a thread cache's. No driver call is made under a cache's lock.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/allocator.h"
+#include "core/address_map.h"
+#include "core/pending_frees.h"
+#include "core/strategy.h"
+#include "core/thread_cache.h"
+
+namespace gma {
+
+using OutOfMemoryCallbacks = std::vector<Allocator::OutOfMemoryCallback>;
+
+class DeviceHeap {
+public:
+    DeviceHeap(Driver& driver, int device, DeviceProperties properties, const Options& options,
+               AddressMap& addresses, OutOfMemoryCallbacks& callbacks);
+    DeviceHeap(const DeviceHeap&) = delete;
+    DeviceHeap& operator=(const DeviceHeap&) = delete;
+    ~DeviceHeap();
+
+    Result<Address> allocate(Bytes bytes, Stream stream);
+    // `tagged` is what the address map found: a slab (bit 0), a block, or 0.
+    Status free(Address address, std::uintptr_t tagged);
+    Status record_stream(Address address, std::uintptr_t tagged, Stream stream);
+    // Whether a block of this device starts at `address`, for addresses outside arenas.
+    bool owns(Address address);
+    // Small objects and slabs answer with their slab's arena.
+    Result<BaseAllocation> base_allocation(Address address, std::uintptr_t tagged);
+    enum class Pin : std::uint8_t { Add, Remove };
+    Status pin(Address address, std::uintptr_t tagged, Pin change);
+
+    Status begin_pool(PoolId pool, std::function<bool(Stream)> filter);
+    Status end_pool(PoolId pool);
+    Status release_pool(PoolId pool);
+
+    Result<Bytes> trim(Bytes bytes);
+    Status reserve(Bytes bytes, Stream stream);
+    Status set_limit(Bytes limit_bytes);
+    Bytes limit();
+
+    DeviceStatistics statistics();
+    void reset_peak_statistics();
+    void reset_accumulated_statistics();
+    std::vector<SegmentInfo> snapshot();
+    Strategy strategy_kind();
+    Status audit();
+
+    // A thread that exits gives its caches back.
+    void return_cache(ThreadCache* cache);
+    std::uint64_t id() const { return id_; }
+
+private:
+    struct Route {
+        PoolId pool;
+        std::function<bool(Stream)> filter;
+    };
+
+    Result<Address> allocate_large(Bytes bytes, Stream stream);
+    Result<Address> allocate_small(Bytes bytes, Stream stream);
+    Result<ThreadCache*> borrow_cache(Stream stream);
+    Result<Request> request_locked(Bytes bytes, Stream stream);
+    PoolId pool_for_locked(Stream stream) const;
+
+    // retry_ladder.cpp
+    enum class Ladder : std::uint8_t { First, AfterCallbacks };
+    Result<Block*> climb_locked(const Request& request, Ladder attempt);
+    Result<Block*> wait_for_pending_locked(const Request& request);
+    Result<Block*> obtain_locked(const Request& request, std::unique_lock<std::mutex>& lock,
+                                 Bytes requested_bytes);
+    bool run_callbacks(const OutOfMemoryReport& report);
+    OutOfMemoryReport report_locked(const Request& request, Bytes requested_bytes,
+                                    std::string cause);
+    Status fall_back_to_split_locked(const Status& why);
+
+    Status free_large_locked(Address address, Block* block);
+    Status free_recorded_object(Slab* slab, Address address);
+    void complete_locked(const std::vector<PendingFree>& done);
+    void return_object_locked(Slab* slab, Address address);
+    void return_slab_locked(Slab* slab);
+    void drain_caches_locked();
+    void poll_locked();
+    void flush_locked(ThreadCache& cache);
+    void flush_own_locked();
+    void count_large_locked(const Block* block, int sign);
+    void count_active_locked(Bytes bytes, StatPool pool, int sign);
+    void count_reserved_locked();
+    std::unique_ptr<HeapStrategy> make_strategy(Strategy kind);
+
+    Driver& driver_;
+    const int device_;
+    const DeviceProperties properties_;
+    const Options& options_;
+    AddressMap& addresses_;
+    OutOfMemoryCallbacks& callbacks_;
+    const std::uint64_t id_;   // no other heap of the process ever has it
+
+    std::mutex lock_;
+    Strategy kind_;
+    std::unique_ptr<HeapStrategy> strategy_;
+    PendingFrees pending_;
+    std::vector<Route> routes_;
+    std::atomic<bool> small_path_open_{false};  // slabs in use and no route begun
+    std::vector<std::unique_ptr<ThreadCache>> caches_;
+    std::multimap<ArenaKey, ThreadCache*> idle_caches_;
+    Bytes limit_bytes_;
+    bool mapped_once_ = false;   // a mapping call has succeeded: no fallback any more
+    Bytes private_pool_bytes_ = 0;
+    DeviceStatistics statistics_;
+};
+
+// The caches that the calling thread has borrowed; found without a lock.
+ThreadCache* find_thread_cache(std::uint64_t heap_id, Stream stream);
+// Visits the calling thread's caches of one heap.
+void for_each_own_cache(std::uint64_t heap_id, const std::function<void(ThreadCache*)>& visit);
+void remember_thread_cache(std::uint64_t heap_id, Stream stream, ThreadCache* cache);
+// Heaps that exit handlers of threads may still give caches back to.
+void register_heap(DeviceHeap* heap);
+void unregister_heap(DeviceHeap* heap);
+std::uint64_t next_heap_id();
+
+}  // namespace gma

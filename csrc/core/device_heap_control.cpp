@@ -1,0 +1,143 @@
+// The device's slow doors: pools, trimming, limits, statistics, snapshots, audit.
+#include <algorithm>
+
+#include "core/device_heap.h"
+
+namespace gma {
+
+Status DeviceHeap::begin_pool(PoolId pool, std::function<bool(Stream)> filter) {
+    std::lock_guard guard(lock_);
+    routes_.push_back({pool, std::move(filter)});
+    small_path_open_ = false;
+    return {};
+}
+
+Status DeviceHeap::end_pool(PoolId pool) {
+    std::lock_guard guard(lock_);
+    auto it = std::find_if(routes_.rbegin(), routes_.rend(),
+                           [&](const Route& route) { return route.pool == pool; });
+    if (it == routes_.rend()) { return {Code::InvalidValue, "this pool was not begun"}; }
+    routes_.erase(std::next(it).base());
+    if (routes_.empty()) {
+        small_path_open_ = kind_ == Strategy::Paged;
+        pending_.resume();
+    }
+    return {};
+}
+
+Status DeviceHeap::release_pool(PoolId pool) {
+    std::lock_guard guard(lock_);
+    strategy_->release_pool(pool);
+    return {};
+}
+
+// Waits for the fences of what it gives back, and for nothing else.
+Result<Bytes> DeviceHeap::trim(Bytes bytes) {
+    std::lock_guard guard(lock_);
+    if (routes_.empty()) { poll_locked(); }
+    drain_caches_locked();
+    const auto wait = routes_.empty() ? HeapStrategy::Wait::Yes : HeapStrategy::Wait::No;
+    Result<Bytes> given = strategy_->trim(bytes, wait);
+    count_reserved_locked();
+    return given;
+}
+
+Status DeviceHeap::reserve(Bytes bytes, Stream stream) {
+    std::unique_lock lock(lock_);
+    Result<Request> request = request_locked(bytes, stream);
+    if (!request) { return request.status(); }
+    Block* block = strategy_->take_cached(*request);
+    if (block == nullptr) {
+        Result<Block*> obtained = obtain_locked(*request, lock, bytes);
+        if (!obtained) { return obtained.status(); }
+        block = *obtained;
+    }
+    strategy_->give(block);
+    count_reserved_locked();
+    return {};
+}
+
+Status DeviceHeap::set_limit(Bytes limit_bytes) {
+    std::lock_guard guard(lock_);
+    limit_bytes_ = std::min(limit_bytes, properties_.total_bytes);
+    strategy_->set_limit(limit_bytes_);
+    const Bytes reserved = strategy_->reserved_bytes();
+    if (reserved <= limit_bytes_) { return {}; }
+    drain_caches_locked();
+    Result<Bytes> given = strategy_->trim(reserved - limit_bytes_, HeapStrategy::Wait::No);
+    count_reserved_locked();
+    return given.status();
+}
+
+Bytes DeviceHeap::limit() {
+    std::lock_guard guard(lock_);
+    return limit_bytes_;
+}
+
+DeviceStatistics DeviceHeap::statistics() {
+    std::lock_guard guard(lock_);
+    for (auto& cache : caches_) { flush_locked(*cache); }
+    count_reserved_locked();
+    const StrategyCounters counters = strategy_->counters();
+    for (StatPool pool : {StatPool::All, StatPool::Large}) {
+        const auto i = static_cast<std::size_t>(pool);
+        statistics_.segment[i].set(counters.segment_count);
+        statistics_.inactive_split[i].set(counters.inactive_split_count);
+        statistics_.inactive_split_bytes[i].set(
+            static_cast<std::int64_t>(counters.inactive_split_bytes));
+    }
+    statistics_.num_device_alloc = counters.device_alloc_count;
+    statistics_.num_device_free = counters.device_free_count;
+    statistics_.moved_chunks = counters.moved_chunk_count;
+    statistics_.moved_bytes = static_cast<std::int64_t>(counters.moved_bytes);
+    statistics_.stream_waits = counters.stream_wait_count;
+    statistics_.leaked_handles = counters.leaked_count;
+    DeviceStatistics copy = statistics_;
+    copy.num_sync_all_streams += counters.host_wait_count;
+    return copy;
+}
+
+void DeviceHeap::reset_peak_statistics() {
+    static_cast<void>(statistics());
+    std::lock_guard guard(lock_);
+#define GMA_GAUGE(name, unit, sentence) \
+    for (Gauge& gauge : statistics_.name) { gauge.reset_peak(); }
+#define GMA_COUNTER(name, sentence)
+#include "core/statistics.def"
+#undef GMA_GAUGE
+#undef GMA_COUNTER
+}
+
+void DeviceHeap::reset_accumulated_statistics() {
+    static_cast<void>(statistics());
+    std::lock_guard guard(lock_);
+#define GMA_GAUGE(name, unit, sentence) \
+    for (Gauge& gauge : statistics_.name) { gauge.reset_accumulated(); }
+#define GMA_COUNTER(name, sentence)
+#include "core/statistics.def"
+#undef GMA_GAUGE
+#undef GMA_COUNTER
+    statistics_.num_alloc_retries = 0;
+    statistics_.num_ooms = 0;
+    statistics_.num_sync_all_streams = 0;
+}
+
+std::vector<SegmentInfo> DeviceHeap::snapshot() {
+    std::lock_guard guard(lock_);
+    std::vector<SegmentInfo> segments;
+    strategy_->snapshot(segments);
+    return segments;
+}
+
+Strategy DeviceHeap::strategy_kind() {
+    std::lock_guard guard(lock_);
+    return kind_;
+}
+
+Status DeviceHeap::audit() {
+    std::lock_guard guard(lock_);
+    for (auto& cache : caches_) { flush_locked(*cache); }
+    return strategy_->audit();
+}
+
+}  // namespace gma

@@ -1,0 +1,287 @@
+// How the missing pages of a window are filled: first a plan, which changes nothing, then its
+// steps. Each step leaves the arena whole, so that a driver failure half way loses nothing: what
+// was mapped until then is free memory.
+#include <algorithm>
+#include <bit>
+
+#include "core/paged_strategy.h"
+
+namespace gma {
+namespace {
+
+bool at_least(Effort effort, Effort level) { return effort >= level; }
+
+}  // namespace
+
+// What a plan may draw on. Candidates are sorted by size; those in use by the plan are marked.
+struct PagedStrategy::Supply {
+    std::vector<Candidate> idle;
+    std::vector<bool> taken;
+    Bytes budget_new = 0;  // new memory to use before idle chunks
+    Bytes limit_new = 0;   // new memory to use after them
+    Bytes new_chunk = 0;   // size of a new chunk at most
+
+    // The largest idle chunk of at most `bytes`; else the smallest that overhangs by at most `room`.
+    const Candidate* pick(Bytes bytes, Bytes room) {
+        auto above = std::upper_bound(
+            idle.begin(), idle.end(), bytes,
+            [](Bytes value, const Candidate& candidate) { return value < candidate.chunk->bytes; });
+        const auto split = static_cast<std::size_t>(above - idle.begin());
+        for (std::size_t i = split; i-- > 0;) {
+            if (!taken[i]) { return take(i); }
+        }
+        for (std::size_t i = split; i < idle.size(); ++i) {
+            if (idle[i].chunk->bytes > bytes + room) { break; }
+            if (!taken[i]) { return take(i); }
+        }
+        return nullptr;
+    }
+
+private:
+    const Candidate* take(std::size_t index) {
+        taken[index] = true;
+        return &idle[index];
+    }
+};
+
+Bytes PagedStrategy::headroom(Bytes ceiling_bytes) const {
+    const Bytes ceiling = round_down(std::min(ceiling_bytes, limit_bytes_), page_bytes_);
+    return ceiling > store_.reserved_bytes() ? ceiling - store_.reserved_bytes() : 0;
+}
+
+Bytes PagedStrategy::budget_bytes(Bytes request_bytes) const {
+    const Bytes peak = std::max(used_bytes_peak_, used_bytes_ + request_bytes);
+    return peak + static_cast<Bytes>(static_cast<double>(peak) * slack_);
+}
+
+// The cost of driver calls is per handle: large ones for large totals. Close to the limit they are
+// small, so that none is half used where it hurts.
+Bytes PagedStrategy::new_chunk_bytes(Bytes request_bytes) const {
+    const Bytes share = (store_.reserved_bytes() + request_bytes) / chunk_divisor_;
+    const Bytes cautious = headroom(kMaxRequestBytes) / 8;
+    const Bytes bytes = std::min({share, max_chunk_bytes_, cautious});
+    return bytes <= page_bytes_ ? page_bytes_ : std::bit_floor(bytes / page_bytes_) * page_bytes_;
+}
+
+Result<Block*> PagedStrategy::obtain(const Request& request, Effort effort) {
+    Result<StreamArena*> target = arena_for(request);
+    if (!target) { return target.status(); }
+    StreamArena& owner = **target;
+    if (!owner.shared() && effort < Effort::Limit && effort > Effort::Budget) { return nullptr; }
+    Result<Block*> block = nullptr;
+    for (const Window& window : {best_window(owner.arena, request.bytes, request.alignment),
+                                 last_window(owner.arena, request.bytes, request.alignment)}) {
+        if (!window.found()) { continue; }
+        block = fill_and_carve(owner, request, window, effort);
+        if (!block || *block != nullptr) { return block; }
+    }
+    return block;
+}
+
+Result<Block*> PagedStrategy::fill_and_carve(StreamArena& target, const Request& request,
+                                             const Window& window, Effort effort) {
+    if (Status status = make_room(request, window, effort); !status.ok()) { return status; }
+    Supply supply;
+    supply.idle = idle_candidates(target, window, effort, request.capturing);
+    supply.taken.assign(supply.idle.size(), false);
+    supply.budget_new = headroom(budget_bytes(request.bytes));
+    if (at_least(effort, Effort::Limit)) {
+        supply.limit_new = headroom(kMaxRequestBytes) - supply.budget_new;
+    }
+    supply.new_chunk = new_chunk_bytes(request.bytes);
+    std::vector<Step> steps;
+    for (const MissingRun& run : missing_runs(target.arena, window)) {
+        if (!plan_run(run, supply, steps)) { return nullptr; }
+    }
+    for (const Step& step : steps) {
+        if (Status status = apply(target, step); !status.ok()) { return status; }
+    }
+    Block* tile = target.arena.roomy_blocks().holding(window.begin, window.end());
+    if (tile == nullptr) { return nullptr; }
+    used_bytes_ += request.bytes;
+    used_bytes_peak_ = std::max(used_bytes_peak_, used_bytes_);
+    return target.arena.carve(tile, window.begin, request.bytes);
+}
+
+Bytes PagedStrategy::ceiling_bytes(const Request& request, Effort effort) const {
+    return at_least(effort, Effort::Limit) ? kMaxRequestBytes : budget_bytes(request.bytes);
+}
+
+// Idle chunks that fit nowhere whole are released, so that smaller ones can be made.
+Status PagedStrategy::make_room(const Request& request, const Window& window, Effort effort) {
+    if (!at_least(effort, Effort::Break) || effort == Effort::WaitingIdle || request.capturing) {
+        return {};
+    }
+    const Bytes room = headroom(ceiling_bytes(request, effort));
+    if (room >= window.missing_bytes) { return {}; }
+    Bytes wanted = window.missing_bytes - room;
+    const Wait wait = effort == Effort::HostWait ? Wait::Yes : Wait::No;
+    if (breakable_bytes(window, wait) < wanted) { return {}; }
+    for (auto& [key, owner] : arenas_) {
+        if (!owner->shared() || wanted == 0) { continue; }
+        Result<Bytes> given = break_idle(*owner, window, wanted, wait);
+        if (!given) { return given.status(); }
+        wanted -= std::min(wanted, *given);
+    }
+    return {};
+}
+
+Bytes PagedStrategy::breakable_bytes(const Window& window, Wait wait) {
+    Bytes sum = 0;
+    for (auto& [key, owner] : arenas_) {
+        if (!owner->shared()) { continue; }
+        owner->fences.poll();
+        clear_stale(*owner);
+        for (const Block* tile : owner->arena.roomy_blocks()) {
+            owner->arena.for_each_idle_chunk(tile, [&](const Chunk* chunk) {
+                const bool inside = chunk->address < window.end() && chunk->end() > window.begin;
+                const bool ready = owner->quiet(chunk) && chunk->stale_count == 0;
+                if (!inside && chunk->pin_count == 0 && (ready || wait == Wait::Yes)) {
+                    sum += chunk->bytes;
+                }
+            });
+        }
+    }
+    return sum;
+}
+
+std::vector<PagedStrategy::Candidate> PagedStrategy::idle_candidates(StreamArena& target,
+                                                                     const Window& window,
+                                                                     Effort effort,
+                                                                     bool capturing) {
+    std::vector<Candidate> candidates;
+    for (Chunk* chunk : store_.spares()) { candidates.push_back({chunk, nullptr, 0}); }
+    for (auto& [key, owner] : arenas_) {
+        const bool own = owner.get() == &target;
+        if (capturing || !owner->shared() ||
+            !at_least(effort, own ? Effort::OwnIdle : Effort::PassedIdle)) {
+            continue;
+        }
+        if (!own) { owner->fences.poll(); }
+        const bool waiting = own || at_least(effort, Effort::WaitingIdle);
+        const auto tier = static_cast<std::uint8_t>(own ? 1 : 2);
+        for (const Block* tile : owner->arena.roomy_blocks()) {
+            owner->arena.for_each_idle_chunk(tile, [&](Chunk* chunk) {
+                const bool inside =
+                    own && chunk->address < window.end() && chunk->end() > window.begin;
+                if (inside || chunk->pin_count > 0) { return; }
+                if (waiting || owner->quiet(chunk)) {
+                    candidates.push_back({chunk, owner.get(), tier});
+                }
+            });
+        }
+    }
+    // Among equal sizes pick() takes the last: own memory at the arena's end before others'.
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Candidate& a, const Candidate& b) {
+                         if (a.chunk->bytes != b.chunk->bytes) {
+                             return a.chunk->bytes < b.chunk->bytes;
+                         }
+                         return a.tier > b.tier;
+                     });
+    return candidates;
+}
+
+bool PagedStrategy::plan_run(const MissingRun& run, Supply& supply, std::vector<Step>& steps) const {
+    Address at = run.begin;
+    Bytes left = run.bytes;
+    auto new_step = [&](Bytes& allowance) {
+        Bytes bytes = std::min({left, supply.new_chunk, allowance});
+        bytes = std::bit_floor(bytes / page_bytes_) * page_bytes_;
+        if (bytes == 0) { return false; }
+        steps.push_back({at, bytes, nullptr});
+        allowance -= bytes;
+        at += bytes;
+        left -= bytes;
+        return true;
+    };
+    while (left > 0) {
+        if (new_step(supply.budget_new)) { continue; }
+        if (const Candidate* source = supply.pick(left, run.room_after); source != nullptr) {
+            steps.push_back({at, source->chunk->bytes, source});
+            at += source->chunk->bytes;
+            left -= std::min(left, source->chunk->bytes);
+            continue;
+        }
+        if (at == run.begin && run.room_before > 0) {
+            const Candidate* source = supply.pick(left, run.room_before);
+            if (source != nullptr) {
+                steps.push_back({run.begin + left - source->chunk->bytes, source->chunk->bytes,
+                                 source});
+                return true;
+            }
+        }
+        if (!new_step(supply.limit_new)) { return false; }
+    }
+    return true;
+}
+
+Status PagedStrategy::apply(StreamArena& target, const Step& step) {
+    return step.source == nullptr ? add_new(target, step.address, step.bytes)
+                                  : move_chunk(target, *step.source, step.address);
+}
+
+Status PagedStrategy::add_new(StreamArena& target, Address address, Bytes bytes) {
+    Result<Chunk*> chunk = store_.create(bytes);
+    if (!chunk) { return chunk.status(); }
+    return place_chunk(target, *chunk, address);
+}
+
+Status PagedStrategy::place_chunk(StreamArena& target, Chunk* chunk, Address address) {
+    if (Status status = store_.map(chunk, &target.arena, address); !status.ok()) { return status; }
+    target.arena.fill(chunk);
+    return {};
+}
+
+// Makes later work of `stream` come after the last use of an idle chunk of another stream.
+Status PagedStrategy::order_after(StreamArena& owner, Chunk* chunk, Stream stream) {
+    Result<Event> event = owner.fences.covering(chunk->freed_at, owner.arena.free_count);
+    if (!event) { return event.status(); }
+    ++counters_.stream_wait_count;
+    return driver_.wait(stream, *event);
+}
+
+// A quiet chunk is unmapped first. One that may still be in use is mapped at both places, which is
+// legal because stream order separates the uses; its old addresses stay blocked until the fence.
+Status PagedStrategy::move_chunk(StreamArena& target, const Candidate& from, Address address) {
+    Chunk* chunk = from.chunk;
+    if (from.owner == nullptr) { return place_chunk(target, chunk, address); }
+    StreamArena& owner = *from.owner;
+    const bool own = &owner == &target;
+    const bool quiet = owner.quiet(chunk);
+    if (quiet) {
+        if (Status status = store_.unmap(chunk->address, chunk->bytes); !status.ok()) {
+            return status;
+        }
+        owner.arena.vacate(chunk, TileKind::Hole);
+        store_.set_spare(chunk);
+    } else {
+        Result<Event> fence = owner.fences.covering(chunk->freed_at, owner.arena.free_count);
+        if (!fence) { return fence.status(); }
+        if (!own) {
+            if (Status s = order_after(owner, chunk, target.arena.key().stream); !s.ok()) {
+                return s;
+            }
+        }
+        const std::uint64_t count = chunk->freed_at;
+        Block* tile = owner.arena.vacate(chunk, TileKind::Stale);
+        if (Status status = store_.map(chunk, &target.arena, address); !status.ok()) {
+            owner.arena.clear_stale(tile);
+            owner.arena.fill(chunk);
+            return status;
+        }
+        owner.stale.push_back({tile, chunk, count});
+        ++chunk->stale_count;
+        // In another arena its age counts on another clock: in use until a fence there says not.
+        if (!own) { chunk->freed_at = ++target.arena.free_count; }
+        target.arena.fill(chunk);
+        ++counters_.moved_chunk_count;
+        counters_.moved_bytes += chunk->bytes;
+        return {};
+    }
+    ++counters_.moved_chunk_count;
+    counters_.moved_bytes += chunk->bytes;
+    return place_chunk(target, chunk, address);
+}
+
+}  // namespace gma

@@ -1,0 +1,145 @@
+// Recounting the paged strategy: the equations of arena.h and paged_strategy.h, tested as written;
+// and what reports need of it.
+#include <algorithm>
+#include <string>
+
+#include "core/paged_strategy.h"
+
+namespace gma {
+namespace {
+
+Status broken(const char* must_hold, Bytes left, Bytes right) {
+    return {Code::InvalidValue, std::string("audit: ") + must_hold + " must hold, but left is " +
+                                    std::to_string(left) + " and right is " +
+                                    std::to_string(right)};
+}
+
+bool mapped(const Block* tile) {
+    return tile->kind != TileKind::Hole && tile->kind != TileKind::Stale;
+}
+
+}  // namespace
+
+Status PagedStrategy::audit_arena(const StreamArena& owner, Bytes& mapped_bytes) const {
+    const Arena& arena = owner.arena;
+    Address at = arena.base();
+    Address counted_to = 0;  // end of the last chunk that was counted
+    std::size_t hole_count = 0;
+    std::size_t free_count = 0;
+    std::size_t stale_count = 0;
+    const Block* previous = nullptr;
+    for (const Block* tile = arena.first(); tile != nullptr; previous = tile, tile = tile->next) {
+        if (tile->address != at) { return broken("blocks tile their arena", tile->address, at); }
+        if (tile->previous != previous) { return broken("links agree both ways", 0, 1); }
+        at = tile->end();
+        const TileKind kind = tile->kind;
+        if (previous != nullptr && previous->kind == kind &&
+            (kind == TileKind::Free || kind == TileKind::Hole)) {
+            return broken("no two neighbours are both Free or both Holes", previous->address,
+                          tile->address);
+        }
+        hole_count += kind == TileKind::Hole;
+        free_count += kind == TileKind::Free;
+        stale_count += kind == TileKind::Stale;
+        // The last hole has millions of pages; its start stands for it.
+        const Address end = tile->next == nullptr ? tile->address + 1 : tile->end();
+        for (Address page = round_down(tile->address, page_bytes_); page < end;
+             page += page_bytes_) {
+            const Chunk* chunk = arena.chunk_at(page);
+            if (!mapped(tile)) {
+                if (chunk != nullptr) { return broken("a hole has no chunk", page, 0); }
+                continue;
+            }
+            if (chunk == nullptr) { return broken("a page under a block is mapped", page, 0); }
+            if (chunk->arena != &arena || page < chunk->address || page >= chunk->end()) {
+                return broken("a page's chunk is mapped there", page, chunk->address);
+            }
+            if (chunk->address >= counted_to) {
+                counted_to = chunk->end();
+                mapped_bytes += chunk->bytes;
+            }
+        }
+    }
+    if (at != arena.base() + arena.bytes()) {
+        return broken("sum(block.bytes) == arena bytes", at, arena.base() + arena.bytes());
+    }
+    if (hole_count != arena.holes().size()) {
+        return broken("every hole is listed", hole_count, arena.holes().size());
+    }
+    if (free_count != arena.free_blocks().blocks().size()) {
+        return broken("every free block is indexed", free_count,
+                      arena.free_blocks().blocks().size());
+    }
+    if (stale_count != owner.stale.size()) {
+        return broken("every stale range waits for a fence", stale_count, owner.stale.size());
+    }
+    return {};
+}
+
+Status PagedStrategy::audit() const {
+    Bytes mapped_bytes = 0;
+    for (const auto& [key, owner] : arenas_) {
+        if (Status status = audit_arena(*owner, mapped_bytes); !status.ok()) { return status; }
+    }
+    if (mapped_bytes + store_.spare_bytes() != store_.reserved_bytes()) {
+        return broken("mapped + spare == reserved", mapped_bytes + store_.spare_bytes(),
+                      store_.reserved_bytes());
+    }
+    if (used_bytes_ > store_.reserved_bytes()) {
+        return broken("used <= reserved", used_bytes_, store_.reserved_bytes());
+    }
+    return {};
+}
+
+Bytes PagedStrategy::largest_free_bytes() const {
+    Bytes largest = 0;
+    for (const auto& [key, owner] : arenas_) {
+        largest = std::max(largest, owner->arena.free_blocks().largest_bytes());
+    }
+    return largest;
+}
+
+StrategyCounters PagedStrategy::counters() const {
+    StrategyCounters counters = counters_;
+    counters.segment_count = static_cast<std::int64_t>(store_.chunk_count());
+    counters.device_alloc_count = store_.created_count();
+    counters.device_free_count = store_.released_count();
+    counters.leaked_count = store_.leaked_count();
+    for (const auto& [key, owner] : arenas_) {
+        for (const Block* tile : owner->arena.free_blocks().blocks()) {
+            Bytes idle = 0;
+            owner->arena.for_each_idle_chunk(tile, [&](const Chunk* c) { idle += c->bytes; });
+            counters.inactive_split_bytes += tile->bytes - idle;
+            counters.inactive_split_count += tile->bytes > idle;
+        }
+    }
+    return counters;
+}
+
+// One segment for each unbroken run of mapped tiles.
+void PagedStrategy::snapshot(std::vector<SegmentInfo>& segments) const {
+    for (const auto& [key, owner] : arenas_) {
+        SegmentInfo* run = nullptr;
+        for (const Block* tile = owner->arena.first(); tile != nullptr; tile = tile->next) {
+            if (!mapped(tile)) {
+                run = nullptr;
+                continue;
+            }
+            if (run == nullptr) {
+                run = &segments.emplace_back();
+                run->device = device_;
+                run->address = tile->address;
+                run->stream = key.stream;
+                run->pool = key.pool;
+                run->is_expandable = true;
+            }
+            run->bytes += tile->bytes;
+            const BlockState state = tile->kind == TileKind::Free      ? BlockState::Free
+                                     : tile->kind == TileKind::Pending ? BlockState::PendingFree
+                                                                       : BlockState::Allocated;
+            run->blocks.push_back({tile->address, tile->bytes, tile->requested_bytes, state});
+        }
+    }
+}
+
+}  // namespace gma

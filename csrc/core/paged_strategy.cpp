@@ -1,0 +1,207 @@
+// The paged strategy's doors: arenas by stream, taking, giving back, trimming. How missing pages
+// are filled is in page_filler.cpp; recounting is in paged_audit.cpp.
+#include "core/paged_strategy.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace gma {
+
+PagedStrategy::PagedStrategy(Driver& driver, int device, DeviceProperties properties,
+                             const Options& options, AddressMap& addresses)
+    : driver_(driver),
+      device_(device),
+      page_bytes_(properties.page_bytes),
+      total_bytes_(properties.total_bytes),
+      slack_(options.slack_percent / 100.0),
+      max_chunk_bytes_(std::max(options.max_chunk_mb * 1_MiB, properties.page_bytes)),
+      chunk_divisor_(options.chunk_divisor),
+      addresses_(addresses),
+      store_(driver, device) {}
+
+// Gives all memory back. Nobody may use a block of it any more.
+PagedStrategy::~PagedStrategy() {
+    for (auto& [key, owner] : arenas_) {
+        Arena& arena = owner->arena;
+        for (const StaleRange& stale : owner->stale) {
+            static_cast<void>(driver_.unmap(stale.tile->address, stale.tile->bytes));
+        }
+        for (Block* tile = arena.first(); tile != nullptr; tile = tile->next) {
+            if (tile->kind == TileKind::Hole || tile->kind == TileKind::Stale) { continue; }
+            arena.for_each_chunk(tile->address, tile->end(), [&](Chunk* chunk) {
+                if (chunk->address < tile->address) { return; }  // seen with an earlier tile
+                static_cast<void>(store_.unmap(chunk->address, chunk->bytes));
+                store_.set_spare(chunk);
+            });
+        }
+        addresses_.set(arena.base(), arena.bytes(), nullptr);
+        static_cast<void>(driver_.unreserve(arena.base(), arena.bytes()));
+    }
+    while (!store_.spares().empty()) { static_cast<void>(store_.release(store_.spares().back())); }
+}
+
+Block* PagedStrategy::take_cached(const Request& request) {
+    StreamArena* owner = recent_;
+    const ArenaKey key{device_, request.pool, request.stream, request.stream_id};
+    if (owner == nullptr || owner->arena.key() != key) {
+        auto it = arenas_.find(key);
+        if (it == arenas_.end()) { return nullptr; }
+        owner = recent_ = it->second.get();
+    }
+    Block* tile = owner->arena.free_blocks().find(request.bytes, request.alignment);
+    if (tile == nullptr) { return nullptr; }
+    used_bytes_ += request.bytes;
+    used_bytes_peak_ = std::max(used_bytes_peak_, used_bytes_);
+    return owner->arena.carve(tile, round_up(tile->address, request.alignment), request.bytes);
+}
+
+void PagedStrategy::give(Block* block) {
+    used_bytes_ -= block->bytes;
+    block->arena->give(block);
+}
+
+Block* PagedStrategy::find(Address address) {
+    Arena* arena = addresses_.find(address);
+    if (arena == nullptr) { return nullptr; }
+    const std::uintptr_t tagged = arena->tagged_start(address);
+    if (tagged == 0 || (tagged & 1) != 0) { return nullptr; }
+    auto* block = reinterpret_cast<Block*>(tagged);
+    return block->address == address ? block : nullptr;
+}
+
+BaseAllocation PagedStrategy::base_of(const Block* block) const {
+    return {block->arena->base(), block->arena->bytes()};
+}
+
+Result<StreamArena*> PagedStrategy::arena_for(const Request& request) {
+    const ArenaKey key{device_, request.pool, request.stream, request.stream_id};
+    auto it = arenas_.find(key);
+    if (it != arenas_.end()) { return it->second.get(); }
+    return make_arena(request);
+}
+
+// Four times the card's memory in addresses, so that no pattern of frees runs out of them; less if
+// the process has fewer left.
+Result<StreamArena*> PagedStrategy::make_arena(const Request& request) {
+    Bytes bytes = round_up(4 * total_bytes_, Arena::kAlignmentBytes);
+    Result<Address> base = driver_.reserve(device_, bytes, Arena::kAlignmentBytes);
+    while (!base && bytes > total_bytes_ + Arena::kAlignmentBytes) {
+        bytes = round_up(bytes / 2, Arena::kAlignmentBytes);
+        base = driver_.reserve(device_, bytes, Arena::kAlignmentBytes);
+    }
+    if (!base) { return base.status(); }
+    const ArenaKey key{device_, request.pool, request.stream, request.stream_id};
+    auto owner = std::make_unique<StreamArena>(key, *base, bytes, page_bytes_, blocks_, driver_,
+                                               device_);
+    if (!owner->arena.valid() || *base % Arena::kAlignmentBytes != 0 ||
+        *base + bytes > AddressMap::kEndAddress) {
+        static_cast<void>(driver_.unreserve(*base, bytes));
+        return Status(Code::NotSupported, "the reserved address range cannot be indexed");
+    }
+    addresses_.set(*base, bytes, &owner->arena);
+    StreamArena* made = owner.get();
+    arenas_.emplace(key, std::move(owner));
+    return made;
+}
+
+void PagedStrategy::poll() {
+    for (auto& [key, owner] : arenas_) {
+        if (owner->stale.empty()) { continue; }
+        owner->fences.poll();
+        clear_stale(*owner);
+    }
+}
+
+// Old addresses whose fence has passed become holes. A refused unmap keeps the range blocked.
+void PagedStrategy::clear_stale(StreamArena& owner) {
+    auto done = [&](const StaleRange& stale) {
+        if (stale.count > owner.fences.passed_count()) { return false; }
+        if (!store_.unmap(stale.tile->address, stale.tile->bytes).ok()) { return false; }
+        --stale.chunk->stale_count;
+        owner.arena.clear_stale(stale.tile);
+        return true;
+    };
+    owner.stale.erase(std::remove_if(owner.stale.begin(), owner.stale.end(), done),
+                      owner.stale.end());
+}
+
+Result<Bytes> PagedStrategy::trim(Bytes bytes, Wait wait) {
+    Bytes given = 0;
+    for (std::size_t i = store_.spares().size(); i-- > 0 && given < bytes;) {
+        Chunk* chunk = store_.spares()[i];
+        if (chunk->stale_count > 0) { continue; }
+        given += chunk->bytes;
+        if (Status status = store_.release(chunk); !status.ok()) { return status; }
+    }
+    for (auto& [key, owner] : arenas_) {
+        if (!owner->shared() || given >= bytes) { continue; }
+        Result<Bytes> part = break_idle(*owner, Window{}, bytes - given, wait);
+        if (!part) { return part; }
+        given += *part;
+    }
+    return given;
+}
+
+// Releases idle chunks of one arena outside a window, from the end of the arena down.
+Result<Bytes> PagedStrategy::break_idle(StreamArena& owner, const Window& window, Bytes wanted,
+                                        Wait wait) {
+    std::vector<Chunk*> idle;
+    for (const Block* tile : owner.arena.roomy_blocks()) {
+        owner.arena.for_each_idle_chunk(tile, [&](Chunk* chunk) {
+            const bool inside = chunk->address < window.end() && chunk->end() > window.begin;
+            if (chunk->pin_count == 0 && !inside) { idle.push_back(chunk); }
+        });
+    }
+    Bytes given = 0;
+    for (auto it = idle.rbegin(); it != idle.rend() && given < wanted; ++it) {
+        Chunk* chunk = *it;
+        if (!owner.quiet(chunk) || chunk->stale_count > 0) {
+            if (wait == Wait::No) { continue; }
+            ++counters_.host_wait_count;
+            if (Status status = wait_for(owner, chunk->freed_at); !status.ok()) { return status; }
+            for (auto& [key, other] : arenas_) { clear_stale(*other); }
+            if (chunk->stale_count > 0) { continue; }
+        }
+        const Bytes bytes = chunk->bytes;
+        if (Status status = release_idle(owner, chunk); !status.ok()) { return status; }
+        given += bytes;
+    }
+    return given;
+}
+
+// A stream that was destroyed with work unfenced can only be waited for through its device.
+Status PagedStrategy::wait_for(StreamArena& owner, std::uint64_t count) {
+    Status status = owner.fences.synchronize(count, owner.arena.free_count);
+    if (status.ok()) { return status; }
+    status = driver_.synchronize_device(device_);
+    if (status.ok()) { owner.fences.all_passed(owner.arena.free_count); }
+    return status;
+}
+
+Status PagedStrategy::release_idle(StreamArena& owner, Chunk* chunk) {
+    if (Status status = store_.unmap(chunk->address, chunk->bytes); !status.ok()) { return status; }
+    owner.arena.vacate(chunk, TileKind::Hole);
+    store_.set_spare(chunk);
+    return store_.release(chunk);
+}
+
+void PagedStrategy::release_pool(PoolId pool) {
+    for (auto& [key, owner] : arenas_) {
+        if (key.pool == pool) { owner->released = true; }
+    }
+}
+
+void PagedStrategy::pin(Block* block) {
+    ++block->pin_count;
+    block->arena->for_each_chunk(block->address, block->end(),
+                                 [](Chunk* chunk) { ++chunk->pin_count; });
+}
+
+void PagedStrategy::unpin(Block* block) {
+    --block->pin_count;
+    block->arena->for_each_chunk(block->address, block->end(),
+                                 [](Chunk* chunk) { --chunk->pin_count; });
+}
+
+}  // namespace gma

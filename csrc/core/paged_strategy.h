@@ -1,0 +1,127 @@
+// The paged strategy: one arena per stream (and private pool); blocks share pages; chunks of
+// physical memory move to where pages are missed.
+//
+// A request is served by the first of these that works:
+//   1. the smallest mapped free block that holds it (take_cached);
+//   2. the window that misses the fewest pages (placement), its missing pages filled (page_filler)
+//      from spare chunks, new chunks within the budget, idle chunks from elsewhere, new chunks up
+//      to the limit (obtain, by effort).
+//
+//   reserved_bytes() <= limit, and <= max(used)*(1 + slack) unless no idle chunk would serve.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "core/address_map.h"
+#include "core/arena.h"
+#include "core/chunk_store.h"
+#include "core/fence_line.h"
+#include "core/placement.h"
+#include "core/strategy.h"
+
+namespace gma {
+
+// Old addresses of a chunk that moved: unmapped when the free numbered `count` has passed.
+struct StaleRange {
+    Block* tile = nullptr;
+    Chunk* chunk = nullptr;
+    std::uint64_t count = 0;
+};
+
+struct StreamArena {
+    StreamArena(ArenaKey key, Address base, Bytes bytes, Bytes page_bytes, BlockPool& blocks,
+                Driver& driver, int device)
+        : arena(key, base, bytes, page_bytes, blocks), fences(driver, device, key.stream, key.stream_id) {}
+
+    bool quiet(const Chunk* chunk) const { return chunk->freed_at <= fences.passed_count(); }
+    bool shared() const { return arena.key().pool == PoolId{} || released; }
+
+    Arena arena;
+    FenceLine fences;
+    std::deque<StaleRange> stale;
+    bool released = false;  // a private pool's arena after release_pool()
+};
+
+class PagedStrategy final : public HeapStrategy {
+public:
+    PagedStrategy(Driver& driver, int device, DeviceProperties properties, const Options& options,
+                  AddressMap& addresses);
+    ~PagedStrategy() override;
+
+    Block* take_cached(const Request& request) override;
+    Result<Block*> obtain(const Request& request, Effort effort) override;
+    void give(Block* block) override;
+    Block* find(Address address) override;
+    BaseAllocation base_of(const Block* block) const override;
+    void poll() override;
+    Result<Bytes> trim(Bytes bytes, Wait wait) override;
+    void release_pool(PoolId pool) override;
+    void pin(Block* block) override;
+    void unpin(Block* block) override;
+    void set_limit(Bytes limit_bytes) override { limit_bytes_ = limit_bytes; }
+    Bytes reserved_bytes() const override { return store_.reserved_bytes(); }
+    Bytes largest_free_bytes() const override;
+    StrategyCounters counters() const override;
+    void snapshot(std::vector<SegmentInfo>& segments) const override;
+    Status audit() const override;
+
+private:
+    // One idle chunk that could be taken, best first: own stream, passed fence, oldest use.
+    struct Candidate {
+        Chunk* chunk;
+        StreamArena* owner;
+        std::uint8_t tier;
+    };
+    struct Step {
+        Address address;
+        Bytes bytes;
+        const Candidate* source;  // nullptr: a new chunk
+    };
+    struct Supply;
+
+    Result<StreamArena*> arena_for(const Request& request);
+    Result<StreamArena*> make_arena(const Request& request);
+    Result<Block*> fill_and_carve(StreamArena& target, const Request& request,
+                                  const Window& window, Effort effort);
+    std::vector<Candidate> idle_candidates(StreamArena& target, const Window& window,
+                                           Effort effort, bool capturing);
+    Bytes ceiling_bytes(const Request& request, Effort effort) const;
+    Status make_room(const Request& request, const Window& window, Effort effort);
+    Bytes breakable_bytes(const Window& window, Wait wait);
+    bool plan_run(const MissingRun& run, Supply& supply, std::vector<Step>& steps) const;
+    Status apply(StreamArena& target, const Step& step);
+    Status add_new(StreamArena& target, Address address, Bytes bytes);
+    Status move_chunk(StreamArena& target, const Candidate& from, Address address);
+    Status order_after(StreamArena& owner, Chunk* chunk, Stream stream);
+    Status place_chunk(StreamArena& target, Chunk* chunk, Address address);
+    Result<Bytes> break_idle(StreamArena& target, const Window& window, Bytes wanted, Wait wait);
+    Status wait_for(StreamArena& owner, std::uint64_t count);
+    Status release_idle(StreamArena& owner, Chunk* chunk);
+    void clear_stale(StreamArena& owner);
+    Bytes budget_bytes(Bytes request_bytes) const;
+    Bytes new_chunk_bytes(Bytes request_bytes) const;
+    Bytes headroom(Bytes ceiling_bytes) const;
+    Status audit_arena(const StreamArena& owner, Bytes& mapped_bytes) const;
+
+    Driver& driver_;
+    const int device_;
+    const Bytes page_bytes_;
+    const Bytes total_bytes_;
+    const double slack_;
+    const Bytes max_chunk_bytes_;
+    const Bytes chunk_divisor_;
+    AddressMap& addresses_;
+    BlockPool blocks_;
+    ChunkStore store_;
+    std::map<ArenaKey, std::unique_ptr<StreamArena>> arenas_;
+    StreamArena* recent_ = nullptr;
+    Bytes limit_bytes_ = kMaxRequestBytes;
+    Bytes used_bytes_ = 0;
+    Bytes used_bytes_peak_ = 0;
+    StrategyCounters counters_;
+};
+
+}  // namespace gma

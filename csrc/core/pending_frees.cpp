@@ -1,0 +1,118 @@
+#include "core/pending_frees.h"
+
+#include <algorithm>
+
+namespace gma {
+
+PendingFrees::~PendingFrees() {
+    for (auto& [id, queue] : queues_) {
+        for (const Fence& fence : queue) {
+            driver_.recycle(fence.event);
+            if (--fence.free->fences_left == 0) { delete fence.free; }
+        }
+    }
+}
+
+Status PendingFrees::record(Address address, Stream stream) {
+    Result<std::uint64_t> id = driver_.stream_id(device_, stream);
+    if (!id) { return id.status(); }
+    std::vector<Use>& uses = uses_[address];
+    for (const Use& use : uses) {
+        if (use.stream_id == *id) { return {}; }
+    }
+    uses.push_back({stream, *id});
+    return {};
+}
+
+Result<bool> PendingFrees::add(PendingFree free, Defer defer) {
+    auto node = uses_.extract(free.address);
+    if (node.empty()) { return true; }
+    bytes_ += free.bytes;
+    if (defer == Defer::Yes) {
+        deferred_.emplace_back(free, std::move(node.mapped()));
+        return false;
+    }
+    auto* pending = new PendingFree(free);
+    if (fence(pending, node.mapped())) { return false; }
+    bytes_ -= free.bytes;
+    delete pending;
+    return true;
+}
+
+// False: no fence was needed, or all that could not be recorded were waited for.
+bool PendingFrees::fence(PendingFree* free, const std::vector<Use>& uses) {
+    bool lost = false;
+    for (const Use& use : uses) {
+        Result<std::uint64_t> id = driver_.stream_id(device_, use.stream);
+        Result<Event> event = Status(Code::DriverFailed, "the stream is gone");
+        if (id && *id == use.stream_id) { event = driver_.record(device_, use.stream); }
+        if (!event) {
+            lost = true;
+            continue;
+        }
+        ++free->fences_left;
+        queues_[use.stream_id].push_back({*event, free, next_order_++});
+    }
+    // The work of a destroyed stream goes on, and only the device can tell when it is done.
+    if (lost) { static_cast<void>(driver_.synchronize_device(device_)); }
+    return free->fences_left > 0;
+}
+
+void PendingFrees::resume() {
+    auto deferred = std::exchange(deferred_, {});
+    for (auto& [free, uses] : deferred) {
+        auto* pending = new PendingFree(free);
+        if (fence(pending, uses)) { continue; }
+        // Complete already: keep it for the next poll, under a fence that has passed.
+        pending->fences_left = 1;
+        queues_[0].push_back({Event{}, pending, next_order_++});
+    }
+}
+
+void PendingFrees::finish_front(std::deque<Fence>& queue, std::vector<PendingFree>& done) {
+    const Fence fence = queue.front();
+    queue.pop_front();
+    if (fence.event != Event{}) { driver_.recycle(fence.event); }
+    if (--fence.free->fences_left > 0) { return; }
+    bytes_ -= fence.free->bytes;
+    done.push_back(*fence.free);
+    delete fence.free;
+}
+
+std::vector<PendingFree> PendingFrees::poll() {
+    std::vector<PendingFree> done;
+    for (auto& [id, queue] : queues_) {
+        while (!queue.empty()) {
+            if (queue.front().event != Event{}) {
+                Result<bool> passed = driver_.passed(queue.front().event);
+                if (!passed || !*passed) { break; }
+            }
+            finish_front(queue, done);
+        }
+    }
+    std::sort(done.begin(), done.end(), [](const PendingFree& a, const PendingFree& b) {
+        return a.address < b.address;  // whatever order the hash map has
+    });
+    return done;
+}
+
+Result<std::vector<PendingFree>> PendingFrees::wait_oldest() {
+    std::vector<PendingFree> done;
+    while (done.empty()) {
+        std::deque<Fence>* oldest = nullptr;
+        for (auto& [id, queue] : queues_) {
+            if (!queue.empty() &&
+                (oldest == nullptr || queue.front().order < oldest->front().order)) {
+                oldest = &queue;
+            }
+        }
+        if (oldest == nullptr) { break; }
+        if (oldest->front().event != Event{}) {
+            if (Status s = driver_.synchronize(oldest->front().event); !s.ok()) { return s; }
+        }
+        finish_front(*oldest, done);
+    }
+    return done;
+}
+
+}  // namespace gma

@@ -1,0 +1,73 @@
+// Frees that wait for streams that record_stream named: one event a stream and free, and a queue
+// a stream, so that a slow stream holds back only what it uses.
+//
+// The device's lock is held for every call.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "core/slab.h"
+#include "driver/driver.h"
+
+namespace gma {
+
+struct PendingFree {
+    Block* block = nullptr;   // a large block, or nullptr
+    Slab* slab = nullptr;     // the slab of a small object, or nullptr
+    Address address = 0;
+    Bytes bytes = 0;
+    std::uint32_t fences_left = 0;
+};
+
+class PendingFrees {
+public:
+    PendingFrees(Driver& driver, int device) : driver_(driver), device_(device) {}
+    PendingFrees(const PendingFrees&) = delete;
+    PendingFrees& operator=(const PendingFrees&) = delete;
+    ~PendingFrees();
+
+    // A stream that uses `address` beside its own.
+    Status record(Address address, Stream stream);
+    bool recorded(Address address) const { return uses_.contains(address); }
+
+    // The block was freed. With `defer` (a capture is under way) its fences are recorded by
+    // resume(). True: nothing needs to be waited for, the free is complete.
+    enum class Defer : std::uint8_t { No, Yes };
+    Result<bool> add(PendingFree free, Defer defer);
+    void resume();
+
+    // Frees whose streams are done.
+    std::vector<PendingFree> poll();
+    // The host waits for the oldest fence; what is done then. Empty: nothing is pending.
+    Result<std::vector<PendingFree>> wait_oldest();
+
+    bool empty() const { return bytes_ == 0; }
+    Bytes bytes() const { return bytes_; }
+
+private:
+    struct Use {
+        Stream stream;
+        std::uint64_t stream_id;
+    };
+    struct Fence {
+        Event event;
+        PendingFree* free;
+        std::uint64_t order;
+    };
+    bool fence(PendingFree* free, const std::vector<Use>& uses);
+    void finish_front(std::deque<Fence>& queue, std::vector<PendingFree>& done);
+
+    Driver& driver_;
+    const int device_;
+    std::unordered_map<Address, std::vector<Use>> uses_;
+    std::vector<std::pair<PendingFree, std::vector<Use>>> deferred_;
+    std::unordered_map<std::uint64_t, std::deque<Fence>> queues_;  // by stream id
+    Bytes bytes_ = 0;
+    std::uint64_t next_order_ = 0;
+};
+
+}  // namespace gma

@@ -1,0 +1,133 @@
+// Note [Retry ladder]: what is tried, in order, before an allocation fails.
+//
+//   cached -> grow in budget -> move idle chunks -> make odd chunks anew -> make the stream wait
+//   -> drain thread caches -> grow to the limit -> wait for recorded streams, oldest fence first
+//   -> wait for the fences that suffice -> out-of-memory callbacks, then once more -> out of memory
+//
+// The host waits only in the last steps, and only for fences; never for a device.
+#include <string>
+
+#include "core/device_heap.h"
+#include "core/out_of_memory.h"
+
+namespace gma {
+namespace {
+
+bool allowed(Effort effort, const std::string& cross_stream) {
+    if (effort == Effort::PassedIdle) { return cross_stream != "never"; }
+    if (effort == Effort::WaitingIdle) { return cross_stream == "wait"; }
+    return true;
+}
+
+}  // namespace
+
+Result<Block*> DeviceHeap::obtain_locked(const Request& request, std::unique_lock<std::mutex>& lock,
+                                         Bytes requested_bytes) {
+    Result<Block*> block = climb_locked(request, Ladder::First);
+    if (block && *block != nullptr) { return block; }
+    if (!block && block.status().code() != Code::OutOfMemory) { return block; }
+    OutOfMemoryReport report = report_locked(request, requested_bytes, "");
+    lock.unlock();
+    const bool freed_some = run_callbacks(report);
+    lock.lock();
+    if (freed_some) {
+        block = climb_locked(request, Ladder::AfterCallbacks);
+        if (block && *block != nullptr) { return block; }
+    }
+    ++statistics_.num_ooms;
+    report = report_locked(request, requested_bytes, "");
+    return Status(Code::OutOfMemory, out_of_memory_text(report));
+}
+
+Result<Block*> DeviceHeap::climb_locked(const Request& request, Ladder attempt) {
+    if (attempt == Ladder::AfterCallbacks) { ++statistics_.num_alloc_retries; }
+    if (Block* block = strategy_->take_cached(request); block != nullptr) { return block; }
+    if (!request.capturing) { strategy_->poll(); }
+    Result<Block*> block = nullptr;
+    for (int step = 0; step < kEffortCount; ++step) {
+        const auto effort = static_cast<Effort>(step);
+        if (!allowed(effort, options_.cross_stream)) { continue; }
+        if (request.capturing && effort == Effort::HostWait) { break; }
+        if (effort == Effort::Limit) { drain_caches_locked(); }
+        if (effort == Effort::HostWait) {
+            ++statistics_.num_alloc_retries;
+            block = wait_for_pending_locked(request);
+            if (!block || *block != nullptr) { return block; }
+        }
+        block = strategy_->obtain(request, effort);
+        if (block && *block != nullptr) {
+            mapped_once_ = true;
+            return block;
+        }
+        if (!block && block.status().code() == Code::OutOfMemory) { continue; }  // the card is full
+        if (!block) {
+            if (Status status = fall_back_to_split_locked(block.status()); !status.ok()) {
+                return status;
+            }
+            step = -1;
+        }
+    }
+    return block;
+}
+
+// One fence after another, until what they held back suffices.
+Result<Block*> DeviceHeap::wait_for_pending_locked(const Request& request) {
+    while (!pending_.empty()) {
+        ++statistics_.num_sync_all_streams;
+        Result<std::vector<PendingFree>> done = pending_.wait_oldest();
+        if (!done) { return done.status(); }
+        if (done->empty()) { break; }
+        complete_locked(*done);
+        if (Block* block = strategy_->take_cached(request); block != nullptr) { return block; }
+        Result<Block*> block = strategy_->obtain(request, Effort::Limit);
+        if (!block || *block != nullptr) { return block; }
+    }
+    return nullptr;
+}
+
+bool DeviceHeap::run_callbacks(const OutOfMemoryReport& report) {
+    bool freed_some = false;
+    for (const auto& callback : callbacks_) { freed_some |= callback(report); }
+    return freed_some;
+}
+
+// Where mapping does not work at all (its first call fails), whole segments do.
+Status DeviceHeap::fall_back_to_split_locked(const Status& why) {
+    if (kind_ != Strategy::Paged || mapped_once_) { return why; }
+    kind_ = Strategy::Split;
+    small_path_open_ = false;
+    strategy_ = make_strategy(kind_);
+    return {};
+}
+
+OutOfMemoryReport DeviceHeap::report_locked(const Request& request, Bytes requested_bytes,
+                                            std::string cause) {
+    for (auto& cache : caches_) { flush_locked(*cache); }
+    OutOfMemoryReport report;
+    report.device = device_;
+    report.requested_bytes = requested_bytes;
+    if (Result<CardMemory> card = driver_.card_memory(device_); card) {
+        report.card_free_bytes = card->free_bytes;
+        report.card_total_bytes = card->total_bytes;
+    }
+    report.limit_bytes = limit_bytes_;
+    report.live_bytes = static_cast<Bytes>(statistics_.allocated_bytes[0].current);
+    report.reserved_bytes = strategy_->reserved_bytes();
+    report.pending_bytes = pending_.bytes();
+    report.largest_free_bytes = strategy_->largest_free_bytes();
+    const Bytes needed = report.live_bytes + request.bytes;
+    if (!cause.empty()) {
+        report.cause = std::move(cause);
+    } else if (needed > limit_bytes_) {
+        report.cause = "Live tensors and the request together exceed the limit: make them smaller "
+                       "or fewer (batch size, gradient checkpointing).";
+    } else if (report.card_free_bytes + report.reserved_bytes < needed) {
+        report.cause = "Other processes or libraries hold the rest of the card's memory.";
+    } else {
+        report.cause = "Free memory lies on pages that live tensors share, or belongs to private "
+                       "pools or streams being captured.";
+    }
+    return report;
+}
+
+}  // namespace gma

@@ -1,0 +1,85 @@
+// One interface for the ways memory is carved: paged, split, direct.
+//
+// The device's lock is held for every call. A strategy knows nothing of threads, statistics,
+// record_stream or retries: device_heap does that, and climbs the efforts below.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "core/allocator.h"
+#include "core/block.h"
+
+namespace gma {
+
+struct Request {
+    Bytes bytes = 0;                 // a multiple of kUnitBytes
+    Bytes alignment = kUnitBytes;
+    Stream stream = nullptr;
+    std::uint64_t stream_id = 0;
+    PoolId pool;
+    bool capturing = false;          // a graph is being captured: only new memory, no fences
+};
+
+// What may be done to find memory, each including those before it. The order is the retry ladder.
+enum class Effort : std::uint8_t {
+    Budget,       // new memory while the total stays below peak use x (1 + slack)
+    OwnIdle,      // idle chunks of the same stream move
+    PassedIdle,   // idle chunks of other streams whose fence has passed
+    Break,        // idle chunks that do not fit are released and made anew in pieces
+    WaitingIdle,  // other streams' idle chunks; the requesting stream waits for their fences
+    Limit,        // new memory up to the limit
+    HostWait,     // the host waits for the fences that suffice
+};
+inline constexpr int kEffortCount = 7;
+
+struct StrategyCounters {
+    std::int64_t segment_count = 0;
+    std::int64_t device_alloc_count = 0;
+    std::int64_t device_free_count = 0;
+    std::int64_t moved_chunk_count = 0;
+    std::int64_t stream_wait_count = 0;
+    std::int64_t host_wait_count = 0;
+    std::int64_t leaked_count = 0;
+    Bytes moved_bytes = 0;
+    Bytes inactive_split_bytes = 0;
+    std::int64_t inactive_split_count = 0;
+};
+
+class HeapStrategy {
+public:
+    virtual ~HeapStrategy() = default;
+
+    // A Used block from memory at hand, or nullptr; no driver call.
+    virtual Block* take_cached(const Request& request) = 0;
+    // A Used block by the given means. nullptr: they do not suffice. A failure other than out of
+    // memory is the driver's.
+    virtual Result<Block*> obtain(const Request& request, Effort effort) = 0;
+    // A Used or Pending block becomes Free.
+    virtual void give(Block* block) = 0;
+    // The Used or Pending block that starts at `address`, or nullptr.
+    virtual Block* find(Address address) = 0;
+    virtual BaseAllocation base_of(const Block* block) const = 0;
+
+    // Finishes what waits for fences that have passed.
+    virtual void poll() = 0;
+    // Gives back up to `bytes` of idle memory. With `wait` the host waits for the fences it needs.
+    enum class Wait : std::uint8_t { No, Yes };
+    virtual Result<Bytes> trim(Bytes bytes, Wait wait) = 0;
+    // The pool's memory may be used for anything from now on.
+    virtual void release_pool(PoolId pool) = 0;
+    virtual void pin(Block* block) = 0;
+    virtual void unpin(Block* block) = 0;
+
+    virtual void set_limit(Bytes limit_bytes) = 0;
+    virtual Bytes reserved_bytes() const = 0;
+    virtual Bytes largest_free_bytes() const = 0;
+    virtual StrategyCounters counters() const = 0;
+    virtual void snapshot(std::vector<SegmentInfo>& segments) const = 0;
+    // Recounts everything; InvalidValue names the invariant that does not hold, and both sides.
+    virtual Status audit() const = 0;
+};
+
+}  // namespace gma

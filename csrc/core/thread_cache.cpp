@@ -1,0 +1,133 @@
+#include "core/thread_cache.h"
+
+namespace gma {
+
+Address ThreadCache::take(int class_index, Bytes requested_bytes) {
+    std::lock_guard guard(lock_);
+    Bin& bin = bins_[static_cast<std::size_t>(class_index)];
+    Slab* slab = bin.current;
+    if (slab == nullptr) { return 0; }
+    if (slab->full()) {
+        if (bin.with_room.empty()) { return 0; }
+        slab = bin.current = *bin.with_room.begin();
+        bin.with_room.erase(bin.with_room.begin());
+    }
+    const std::uint32_t index = slab->take();
+    slab->unused_bytes[index] = static_cast<std::uint16_t>(slab->object_bytes - requested_bytes);
+    delta_.count.add(1);
+    delta_.bytes.add(slab->object_bytes);
+    delta_.requested_bytes.add(static_cast<std::int64_t>(requested_bytes));
+    if (delta_.bytes.net() > kFlushBytes) { flush_due_.store(true, std::memory_order_relaxed); }
+    return slab->address_of(index);
+}
+
+ThreadCache::Freed ThreadCache::put(Slab* slab, Address address, Slab*& emptied) {
+    std::lock_guard guard(lock_);
+    const std::uint32_t index = slab->index_of(address);
+    if (index == slab->object_count || Slab::test(slab->free_bits, index)) {
+        return Freed::NotAllocated;
+    }
+    if (Slab::test(slab->recorded_bits, index)) { return Freed::Recorded; }
+    delta_.count.subtract(1);
+    delta_.bytes.subtract(slab->object_bytes);
+    delta_.requested_bytes.subtract(slab->object_bytes - slab->unused_bytes[index]);
+    if (delta_.bytes.net() < -kFlushBytes) { flush_due_.store(true, std::memory_order_relaxed); }
+    return return_object(slab, index, emptied);
+}
+
+ThreadCache::Freed ThreadCache::put_pending(Slab* slab, Address address, Slab*& emptied) {
+    std::lock_guard guard(lock_);
+    const std::uint32_t index = slab->index_of(address);
+    Slab::clear(slab->recorded_bits, index);
+    return return_object(slab, index, emptied);
+}
+
+// Keeps `current` the lowest slab with room, and one empty slab a class at most.
+ThreadCache::Freed ThreadCache::return_object(Slab* slab, std::uint32_t index, Slab*& emptied) {
+    Bin& bin = bins_[static_cast<std::size_t>(slab->size_class)];
+    const bool was_full = slab->full();
+    slab->put(index);
+    if (was_full && slab != bin.current) {
+        if (bin.current->full() || slab->base < bin.current->base) {
+            if (!bin.current->full()) { bin.with_room.insert(bin.current); }
+            bin.current = slab;
+        } else {
+            bin.with_room.insert(slab);
+        }
+    }
+    if (!slab->empty() || slab == bin.current) { return Freed::Kept; }
+    remove(bin, slab);
+    emptied = slab;
+    return Freed::SlabEmpty;
+}
+
+void ThreadCache::add(Slab* slab) {
+    std::lock_guard guard(lock_);
+    Bin& bin = bins_[static_cast<std::size_t>(slab->size_class)];
+    bin.slabs.insert(slab);
+    if (bin.current == nullptr || bin.current->full()) {
+        bin.current = slab;
+    } else {
+        bin.with_room.insert(slab);
+    }
+}
+
+std::vector<Slab*> ThreadCache::drain() {
+    std::lock_guard guard(lock_);
+    std::vector<Slab*> drained;
+    for (Bin& bin : bins_) {
+        for (auto it = bin.slabs.begin(); it != bin.slabs.end();) {
+            Slab* slab = *it++;
+            if (!slab->empty()) { continue; }
+            remove(bin, slab);
+            drained.push_back(slab);
+        }
+    }
+    return drained;
+}
+
+void ThreadCache::remove(Bin& bin, Slab* slab) {
+    bin.slabs.erase(slab);
+    if (slab != bin.current) {
+        bin.with_room.erase(slab);
+    } else if (!bin.with_room.empty()) {
+        bin.current = *bin.with_room.begin();
+        bin.with_room.erase(bin.with_room.begin());
+    } else {
+        bin.current = bin.slabs.empty() ? nullptr : *bin.slabs.begin();  // a full one, or none
+    }
+}
+
+ThreadCache::Recording ThreadCache::set_recorded(Slab* slab, Address address) {
+    std::lock_guard guard(lock_);
+    const std::uint32_t index = slab->index_of(address);
+    if (index == slab->object_count || Slab::test(slab->free_bits, index)) {
+        return Recording::NotAllocated;
+    }
+    Slab::set(slab->recorded_bits, index);
+    return Recording::Done;
+}
+
+bool ThreadCache::count_recorded_free(Slab* slab, Address address) {
+    std::lock_guard guard(lock_);
+    const std::uint32_t index = slab->index_of(address);
+    if (index == slab->object_count || Slab::test(slab->free_bits, index)) { return false; }
+    delta_.count.subtract(1);
+    delta_.bytes.subtract(slab->object_bytes);
+    delta_.requested_bytes.subtract(slab->object_bytes - slab->unused_bytes[index]);
+    return true;
+}
+
+Bytes ThreadCache::requested_bytes(const Slab* slab, Address address) {
+    std::lock_guard guard(lock_);
+    const std::uint32_t index = slab->index_of(address);
+    return index == slab->object_count ? 0 : slab->object_bytes - slab->unused_bytes[index];
+}
+
+SmallDelta ThreadCache::take_delta() {
+    std::lock_guard guard(lock_);
+    flush_due_.store(false, std::memory_order_relaxed);
+    return std::exchange(delta_, SmallDelta{});
+}
+
+}  // namespace gma
