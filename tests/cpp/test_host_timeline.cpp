@@ -15,6 +15,10 @@ const Stream kSecond = reinterpret_cast<Stream>(32);
 const Stream kThird = reinterpret_cast<Stream>(48);
 constexpr std::uint64_t kLagNs = 20'000'000;
 
+std::uint64_t id_of(HostDriver& driver, int device, Stream stream) {
+    return require_value(driver.stream_id(device, stream));
+}
+
 bool passed(HostDriver& driver, Event event) { return require_value(driver.passed(event)); }
 
 HostDriverConfig on_a_clock() {
@@ -92,9 +96,9 @@ TEST_CASE("timelines: the default streams of two devices are two streams") {
     const Event second = require_value(driver.record(1, nullptr));
     require_ok(driver.synchronize(second));
     CHECK_FALSE(passed(driver, first));
-    CHECK(require_value(driver.stream_id(0, nullptr)) != require_value(driver.stream_id(1, nullptr)));
+    CHECK(id_of(driver, 0, nullptr) != id_of(driver, 1, nullptr));
     const Stream legacy = reinterpret_cast<Stream>(1);  // another name of the default stream
-    CHECK(require_value(driver.stream_id(0, nullptr)) == require_value(driver.stream_id(0, legacy)));
+    CHECK(id_of(driver, 0, nullptr) == id_of(driver, 0, legacy));
     require_ok(driver.synchronize_device(1));
     CHECK_FALSE(passed(driver, first));
     require_ok(driver.synchronize_device(0));
@@ -104,7 +108,7 @@ TEST_CASE("timelines: the default streams of two devices are two streams") {
 TEST_CASE("timelines: a destroyed stream takes nothing, and its handle gets another id") {
     HostDriver driver;
     bool ran = false;
-    const auto id = require_value(driver.stream_id(0, kFirst));
+    const auto id = id_of(driver, 0, kFirst);
     driver.launch(kFirst, [&] { ran = true; });
     const Event event = require_value(driver.record(0, kFirst));
     driver.destroy_stream(kFirst);
@@ -112,7 +116,7 @@ TEST_CASE("timelines: a destroyed stream takes nothing, and its handle gets anot
     check_refused(driver.wait(kFirst, event));
     check_refused(driver.stream_id(0, kFirst).status());
     driver.reuse_stream(kFirst);
-    CHECK(require_value(driver.stream_id(0, kFirst)) != id);
+    CHECK(id_of(driver, 0, kFirst) != id);
     require_value(driver.record(0, kFirst));
     driver.drain(kFirst);
     CHECK_FALSE(ran);
