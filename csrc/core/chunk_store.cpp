@@ -62,4 +62,14 @@ Status ChunkStore::release(Chunk* chunk) {
     return status;
 }
 
+void ChunkStore::release_all() {
+    for (Chunk* chunk : std::vector<Chunk*>(chunks_.begin(), chunks_.end())) {
+        if (chunk->arena != nullptr) {
+            static_cast<void>(unmap(chunk->address, chunk->bytes));
+            set_spare(chunk);
+        }
+        static_cast<void>(release(chunk));
+    }
+}
+
 }  // namespace gma

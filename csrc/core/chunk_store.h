@@ -38,6 +38,8 @@ public:
     void set_spare(Chunk* chunk);
     // Gives an unmapped chunk's memory back; the chunk is gone afterwards, whatever happens.
     Status release(Chunk* chunk);
+    // The same for every chunk, mapped ones too, when nobody uses any memory any more.
+    void release_all();
 
 private:
     Driver& driver_;

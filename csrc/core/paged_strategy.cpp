@@ -23,22 +23,15 @@ PagedStrategy::PagedStrategy(Driver& driver, int device, DeviceProperties proper
 // Gives all memory back. Nobody may use a block of it any more.
 PagedStrategy::~PagedStrategy() {
     for (auto& [key, owner] : arenas_) {
-        Arena& arena = owner->arena;
         for (const StaleRange& stale : owner->stale) {
             static_cast<void>(driver_.unmap(stale.tile->address, stale.tile->bytes));
         }
-        for (Block* tile = arena.first(); tile != nullptr; tile = tile->next) {
-            if (tile->kind == TileKind::Hole || tile->kind == TileKind::Stale) { continue; }
-            arena.for_each_chunk(tile->address, tile->end(), [&](Chunk* chunk) {
-                if (chunk->address < tile->address) { return; }  // seen with an earlier tile
-                static_cast<void>(store_.unmap(chunk->address, chunk->bytes));
-                store_.set_spare(chunk);
-            });
-        }
-        addresses_.set(arena.base(), arena.bytes(), nullptr);
-        static_cast<void>(driver_.unreserve(arena.base(), arena.bytes()));
     }
-    while (!store_.spares().empty()) { static_cast<void>(store_.release(store_.spares().back())); }
+    store_.release_all();
+    for (auto& [key, owner] : arenas_) {
+        addresses_.set(owner->arena.base(), owner->arena.bytes(), nullptr);
+        static_cast<void>(driver_.unreserve(owner->arena.base(), owner->arena.bytes()));
+    }
 }
 
 Block* PagedStrategy::take_cached(const Request& request) {
