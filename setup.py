@@ -43,6 +43,8 @@ class CMakeBuild(build_ext):
         super().run()
 
     def build_extension(self, ext: Extension) -> None:
+        if not sys.platform.startswith("linux"):
+            raise SystemExit(f"gpumem_alloc: built for Linux only; this is {sys.platform}.")
         module = ROOT / self.get_ext_fullpath(ext.name)
         build = Path(self.build_temp).resolve()
         configure = [
