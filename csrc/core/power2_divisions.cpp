@@ -68,11 +68,15 @@ bool Power2Divisions::read_rows(std::string_view text) {
     return true;
 }
 
-Bytes Power2Divisions::round(Bytes bytes) const {
+Bytes Power2Divisions::divisions(Bytes bytes) const {
     const auto doubling = static_cast<std::size_t>(std::bit_width(bytes >> 21));
-    const Bytes divisions = rows_[std::min(doubling, kRowCount - 1)].divisions;
-    if (divisions == 0 || bytes <= kUnitBytes * divisions) { return bytes; }
-    return round_up(bytes, std::bit_floor(bytes) / divisions);
+    return rows_[std::min(doubling, kRowCount - 1)].divisions;
+}
+
+Bytes Power2Divisions::round(Bytes bytes) const {
+    const Bytes parts = divisions(bytes);
+    if (parts == 0 || bytes <= kUnitBytes * parts) { return bytes; }
+    return round_up(bytes, std::bit_floor(bytes) / parts);
 }
 
 }  // namespace gma

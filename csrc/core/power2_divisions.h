@@ -22,6 +22,8 @@ public:
 
     // `bytes` is a multiple of kUnitBytes, and so is the result.
     Bytes round(Bytes bytes) const;
+    // N for a request of that size.
+    Bytes divisions(Bytes bytes) const;
 
 private:
     // By doubling: below 2 MiB, below 4 MiB ... 32 GiB and more.

@@ -1,7 +1,6 @@
 #include "replay/native_config.h"
 
 #include <algorithm>
-#include <bit>
 #include <charconv>
 #include <optional>
 #include <string_view>
@@ -46,49 +45,6 @@ Status read_megabytes(const std::pair<std::string, std::string>& setting, Bytes 
     return {};
 }
 
-bool valid_divisions(std::optional<Bytes> divisions) {
-    return divisions && (*divisions == 0 || std::has_single_bit(*divisions));
-}
-
-// "[256:1,512:2,>:8]": a row holds for its own doubling, the first one for all below it too, ">"
-// for all above the last. Doublings between two rows stay unrounded, as in PyTorch.
-bool read_division_rows(std::string_view rows, std::array<Bytes, 16>& to) {
-    std::size_t last = 0;
-    bool first_row = true;
-    while (!rows.empty()) {
-        const std::string_view row = rows.substr(0, rows.find(','));
-        rows.remove_prefix(std::min(rows.size(), row.size() + 1));
-        const std::size_t colon = row.find(':');
-        if (colon == std::string_view::npos) { return false; }
-        const auto divisions = number<Bytes>(row.substr(colon + 1));
-        if (!valid_divisions(divisions)) { return false; }
-        if (row.substr(0, colon) == ">") {
-            const std::size_t from = first_row ? 0 : last + 1;
-            std::fill(to.begin() + static_cast<std::ptrdiff_t>(std::min(from, to.size())),
-                      to.end(), *divisions);
-            continue;
-        }
-        const auto boundary = number<Bytes>(row.substr(0, colon));
-        if (!boundary || !std::has_single_bit(*boundary)) { return false; }
-        last = std::min<std::size_t>(static_cast<std::size_t>(std::countr_zero(*boundary)), 15);
-        if (first_row) { std::fill_n(to.begin(), last, *divisions); }
-        to[last] = *divisions;
-        first_row = false;
-    }
-    return true;
-}
-
-bool read_divisions(std::string_view text, std::array<Bytes, 16>& to) {
-    to.fill(0);
-    if (text.size() >= 2 && text.front() == '[' && text.back() == ']') {
-        return read_division_rows(text.substr(1, text.size() - 2), to);
-    }
-    const auto divisions = number<Bytes>(text);
-    if (!valid_divisions(divisions)) { return false; }
-    to.fill(*divisions);
-    return true;
-}
-
 Status read_setting(const std::pair<std::string, std::string>& setting, NativeConfig& config) {
     const auto& [key, value] = setting;
     if (key == "max_split_size_mb") { return read_megabytes(setting, 20, config.max_split_bytes); }
@@ -107,9 +63,11 @@ Status read_setting(const std::pair<std::string, std::string>& setting, NativeCo
         return {};
     }
     if (key == "roundup_power2_divisions") {
-        if (!read_divisions(value, config.roundup_power2_divisions)) {
+        const auto divisions = Power2Divisions::parse(value);
+        if (!divisions) {
             return bad_value(key, value, "N or [256:1,512:2,>:8], powers of two");
         }
+        config.roundup_power2_divisions = *divisions;
         return {};
     }
     return unknown_key(key);
@@ -118,15 +76,9 @@ Status read_setting(const std::pair<std::string, std::string>& setting, NativeCo
 }  // namespace
 
 Bytes NativeConfig::block_bytes(Bytes requested_bytes) const {
-    if (requested_bytes < kUnitBytes) { return kUnitBytes; }
-    // 0: below 2 MiB, 1: below 4 MiB ...
-    const std::size_t index =
-        std::min<std::size_t>(static_cast<std::size_t>(std::bit_width(requested_bytes >> 21)), 15);
-    const Bytes divisions = roundup_power2_divisions[index];
-    if (divisions <= 1 || requested_bytes <= kUnitBytes * divisions) {
-        return round_up(requested_bytes, kUnitBytes);
-    }
-    return round_up(requested_bytes, std::bit_floor(requested_bytes) / divisions);
+    const Bytes bytes = round_up(std::max(requested_bytes, kUnitBytes), kUnitBytes);
+    const bool is_divided = roundup_power2_divisions.divisions(bytes) > 1;
+    return is_divided ? roundup_power2_divisions.round(bytes) : bytes;
 }
 
 Bytes NativeConfig::segment_bytes(Bytes block_bytes) const {

@@ -2,13 +2,13 @@
 // Constants: c10/core/AllocatorConfig.h; names and bounds: its PYTORCH_ALLOC_CONF keys.
 #pragma once
 
-#include <array>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "base/units.h"
+#include "core/power2_divisions.h"
 
 namespace gma {
 
@@ -23,8 +23,7 @@ struct NativeConfig {
     Bytes max_non_split_rounding_bytes = 20_MiB;
     Bytes large_segment_bytes = 20_MiB;
     double garbage_collection_threshold = 0.0;  // share of the limit; needs one
-    // Divisions for requests of up to 1 MiB, 2 MiB, 4 MiB ... 32 GiB and more; 0 or 1: none.
-    std::array<Bytes, 16> roundup_power2_divisions{};
+    Power2Divisions roundup_power2_divisions;   // unlike our own strategies, PyTorch takes 1 as 0
     bool expandable = false;
     Bytes limit_bytes = kUnlimitedBytes;        // physical bytes it may hold
     Bytes card_bytes = 144_GiB;                 // an expandable segment reserves 9/8 of it

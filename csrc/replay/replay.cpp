@@ -106,7 +106,6 @@ Result<ReplayResult> replay_native(const ReplayTrace& trace, const ReplaySetting
     }
     NativeTarget target(*config, trace);
     ReplayResult result;
-    result.options = text_of(settings.options);
     Status status = ReplayLoop(target, trace, settings).run(result);
     return status.ok() ? Result<ReplayResult>(std::move(result)) : status;
 }
@@ -127,7 +126,6 @@ Result<ReplayResult> replay_core(const ReplayTrace& trace, const ReplaySettings&
         return status;
     }
     ReplayResult result;
-    result.options = print_options(*options);
     Status status = ReplayLoop(target, trace, settings).run(result);
     return status.ok() ? Result<ReplayResult>(std::move(result)) : status;
 }

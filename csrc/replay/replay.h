@@ -84,7 +84,6 @@ struct ReplayOom {
 };
 
 struct ReplayResult {
-    std::string options;                // in force, as "key:value,..."
     Bytes peak_reserved_bytes = 0;
     Bytes end_reserved_bytes = 0;
     Bytes peak_live_bytes = 0;          // requests rounded up to 512

@@ -1,0 +1,181 @@
+#include "replay/microbench.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <thread>
+
+#include "core/allocator.h"
+#include "driver/host_driver.h"
+
+namespace gma {
+namespace {
+
+constexpr int kDevice = 0;
+constexpr int kRepetitions = 5;
+constexpr std::uint64_t kWarmUpPairs = 64;
+constexpr Bytes kSizes[] = {512_B, 4_KiB, 64_KiB, 1_MiB, 4_MiB, 64_MiB};
+constexpr std::size_t kLiveCounts[] = {10'000, 1'000'000};
+constexpr int kThreadCounts[] = {1, 2, 4, 8};
+
+double now_ns() {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return static_cast<double>(std::chrono::nanoseconds(now).count());
+}
+
+// Keeps the compiler from seeing that a pair of malloc and free does nothing.
+void escape(void* pointer) { asm volatile("" : : "g"(pointer) : "memory"); }
+
+// Wall nanoseconds per call of `pair`: as many calls as fit the time, the best of a few goes.
+template <class Pair>
+double best_pair_ns(double seconds, Pair pair) {
+    const double budget_ns = seconds * 1e9 / kRepetitions;
+    std::uint64_t count = kWarmUpPairs;
+    double took_ns = 0.0;
+    const auto go = [&] {
+        const double start = now_ns();
+        for (std::uint64_t i = 0; i < count; ++i) {
+            pair();
+        }
+        took_ns = now_ns() - start;
+    };
+    for (go(); took_ns < budget_ns / 4; go()) {
+        count *= 2;
+    }
+    double best_ns = took_ns;
+    for (int repetition = 0; repetition < kRepetitions; ++repetition) {
+        go();
+        best_ns = std::min(best_ns, took_ns);
+    }
+    return best_ns / static_cast<double>(count);
+}
+
+// An allocator over a driver whose calls cost nothing. The first failure is kept and ends nothing:
+// a measurement that did not do its work is reported instead of a number.
+class Bench {
+public:
+    static Result<std::unique_ptr<Bench>> open(const Options& options) {
+        auto bench = std::make_unique<Bench>();
+        auto allocator = Allocator::create(bench->driver_, options);
+        if (!allocator) {
+            return allocator.status();
+        }
+        bench->allocator_ = std::move(*allocator);
+        return bench;
+    }
+
+    Bench() : driver_(config()) {}
+
+    void pair(Bytes bytes) {
+        const Result<Address> address = allocator_->allocate(kDevice, bytes, nullptr);
+        if (!address || !allocator_->free(*address).ok()) {
+            failed_.store(true, std::memory_order_relaxed);
+        }
+    }
+
+    void add_live(std::size_t count) {
+        for (; live_ < count; ++live_) {
+            if (!allocator_->allocate(kDevice, kUnitBytes, nullptr)) {
+                failed_.store(true, std::memory_order_relaxed);
+            }
+        }
+    }
+
+    // Every thread does the same number of pairs; the wall time of all divided by that number.
+    double threads_pair_ns(int thread_count, double seconds) {
+        const double one_ns = best_pair_ns(seconds / 4, [this] { pair(kUnitBytes); });
+        const auto pairs = static_cast<std::uint64_t>(
+            std::max(seconds * 1e9 / kRepetitions / std::max(one_ns, 1.0), 1000.0));
+        double best_ns = std::numeric_limits<double>::max();
+        for (int repetition = 0; repetition < kRepetitions; ++repetition) {
+            best_ns = std::min(best_ns, threads_wall_ns(thread_count, pairs));
+        }
+        return best_ns / static_cast<double>(pairs);
+    }
+
+    Status status() const {
+        return failed_.load() ? Status(Code::DriverFailed, "an allocation or a free failed while "
+                                                           "its time was taken")
+                              : Status();
+    }
+
+private:
+    static HostDriverConfig config() {
+        HostDriverConfig config;
+        config.memory = HostMemory::AddressesOnly;
+        config.timeline = HostTimeline::Clock;
+        config.costs = HostCosts::Free;
+        config.capacity_bytes = 64_GiB;
+        config.lag_ns = 0;
+        return config;
+    }
+
+    double threads_wall_ns(int thread_count, std::uint64_t pairs) {
+        std::atomic<int> ready{0};
+        std::atomic<bool> started{false};
+        std::vector<std::thread> threads;
+        for (int i = 0; i < thread_count; ++i) {
+            threads.emplace_back([&] {
+                pair(kUnitBytes);
+                ready.fetch_add(1);
+                while (!started.load(std::memory_order_acquire)) {
+                    std::this_thread::yield();
+                }
+                for (std::uint64_t done = 0; done < pairs; ++done) {
+                    pair(kUnitBytes);
+                }
+            });
+        }
+        while (ready.load() < thread_count) {
+            std::this_thread::yield();
+        }
+        const double start = now_ns();
+        started.store(true, std::memory_order_release);
+        for (std::thread& thread : threads) {
+            thread.join();
+        }
+        return now_ns() - start;
+    }
+
+    HostDriver driver_;
+    std::unique_ptr<Allocator> allocator_;
+    std::size_t live_ = 0;
+    std::atomic<bool> failed_{false};
+};
+
+}  // namespace
+
+Result<Microbench> microbench(const Options& options, double seconds) {
+    Microbench result;
+    auto opened = Bench::open(options);
+    if (!opened) {
+        return opened.status();
+    }
+    Bench& bench = **opened;
+    for (const Bytes bytes : kSizes) {
+        result.malloc_pair_ns.emplace_back(bytes, best_pair_ns(seconds, [bytes] {
+            void* memory = std::malloc(bytes);
+            escape(memory);
+            std::free(memory);
+        }));
+        result.pair_ns.emplace_back(bytes,
+                                    best_pair_ns(seconds, [&bench, bytes] { bench.pair(bytes); }));
+    }
+    for (const int count : kThreadCounts) {
+        result.thread_pair_ns.emplace_back(count, bench.threads_pair_ns(count, seconds));
+    }
+    for (const std::size_t count : kLiveCounts) {
+        bench.add_live(count);
+        result.live_pair_ns.emplace_back(
+            count, best_pair_ns(seconds, [&bench] { bench.pair(kUnitBytes); }));
+    }
+    if (Status status = bench.status(); !status.ok()) {
+        return status;
+    }
+    return result;
+}
+
+}  // namespace gma
