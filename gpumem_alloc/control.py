@@ -25,6 +25,7 @@ def errors() -> list[tuple[str, str]]:
 
 def report_errors() -> None:
     """Warn, once for each kind of call, of errors that a free or a hook could not raise."""
+    report_fallback()
     fresh, total = _C.take_door_errors()
     for call, message in fresh:
         if len(_kept_errors) < _MAX_KEPT:
@@ -33,6 +34,20 @@ def report_errors() -> None:
             _warned.add(call)
             text = f"gpumem_alloc: {call} failed: {message} ({total} errors so far; errors())"
             warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+def report_fallback() -> None:
+    """Warn once if the card or its driver cannot map memory, so that `split` serves instead."""
+    if "strategy" in _warned or not _C.is_made() or _C.options_in_force()["strategy"] != "paged":
+        return
+    devices = [index for index in range(_C.device_count()) if _C.strategy(index) == "split"]
+    if devices:
+        _warned.add("strategy")
+        text = (
+            f"gpumem_alloc: GPU {devices} cannot map memory piecewise (no virtual memory "
+            "management, or its first call failed); strategy `split` serves it instead of `paged`"
+        )
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def stats(device: Any = None) -> dict[str, int]:

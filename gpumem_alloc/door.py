@@ -6,7 +6,8 @@ import logging
 from typing import Any
 
 from gpumem_alloc import _C, torch_shim, watch
-from gpumem_alloc.errors import AllocatorError, TooLateError
+from gpumem_alloc.control import report_fallback
+from gpumem_alloc.errors import AllocatorError
 from gpumem_alloc.options import ENVIRONMENT, Options, resolve
 
 _log = logging.getLogger("gpumem_alloc")
@@ -42,12 +43,13 @@ def allocator(**options: object) -> Any:
     torch = _torch_with_cuda()
     _refuse_forked_child(torch)
     if _made is None:
-        _refuse_late(torch)
+        watch.refuse_late(torch)
         _configure(text)
         made = torch.cuda.memory.CUDAPluggableAllocator(_C.__file__, "gma_malloc", "gma_free")
         for setter, address in _C.stock_door_hooks().items():
             getattr(made.allocator(), setter)(address)
         torch_shim.install(torch, made.allocator())
+        torch.cuda._lazy_call(report_fallback)
         _made, _made_with = made, _C.parse_options(text)
     elif options and _C.parse_options(text) != _made_with:
         raise AllocatorError(
@@ -56,7 +58,7 @@ def allocator(**options: object) -> Any:
             f"Give all options in the first call, or in {ENVIRONMENT}."
         )
     elif not is_enabled():
-        _refuse_late(torch)
+        watch.refuse_late(torch)
     return _made
 
 
@@ -100,17 +102,3 @@ def _refuse_forked_child(torch: Any) -> None:
             'Start it with torch.multiprocessing.set_start_method("spawn").',
             "forked",
         )
-
-
-def _refuse_late(torch: Any) -> None:
-    if torch.cuda.is_initialized():
-        raise too_late()
-
-
-def too_late() -> TooLateError:
-    """The error for a swap after PyTorch's own allocator has served memory."""
-    return TooLateError(
-        "too late to replace PyTorch's CUDA allocator: it has been started.\n"
-        f"{watch.who_started_cuda()}\n"
-        f"Move {watch.calling_line()} above that, best to directly after `import torch`."
-    )

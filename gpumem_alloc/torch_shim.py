@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from gpumem_alloc import _C
+from gpumem_alloc import _C, watch
 from gpumem_alloc.control import report_errors
 from gpumem_alloc.errors import AllocatorError, translated
 
@@ -38,6 +38,7 @@ def install(torch: Any, ours: Any) -> None:
         original = getattr(torch._C, name, None)
         if original is not None:
             setattr(torch._C, name, _routed(original, replacement))
+    torch._C._cuda_changeCurrentAllocator = _explained(torch._C._cuda_changeCurrentAllocator)
 
 
 def is_current() -> bool:
@@ -53,6 +54,23 @@ def _routed(original: Callable[..., Any], replacement: Callable[..., Any]) -> Ca
         report_errors()
         with translated():
             return replacement(*arguments, **keywords)
+
+    return call
+
+
+def _explained(change: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Putting ours in twice does nothing; too late, it says why."""
+
+    @functools.wraps(change)
+    def call(allocator: Any) -> None:
+        if allocator is not _ours:
+            change(allocator)
+        elif not is_current():
+            watch.refuse_late(_torch)
+            try:
+                change(allocator)
+            except RuntimeError:
+                raise watch.too_late("Another pluggable allocator is in place.") from None
 
     return call
 

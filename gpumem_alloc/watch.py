@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 import traceback
 from types import FrameType
+from typing import Any
+
+from gpumem_alloc.errors import TooLateError
 
 _started_by: traceback.FrameSummary | None = None
 _watching = False
@@ -61,7 +64,18 @@ def who_started_cuda() -> str:
     )
 
 
-def calling_line() -> str:
-    """Return the place of the user's call into this package."""
+def refuse_late(torch: Any) -> None:
+    """Raise TooLateError, with the line that was first, if torch has started CUDA."""
+    if torch.cuda.is_initialized():
+        raise too_late(who_started_cuda())
+
+
+def too_late(why: str) -> TooLateError:
+    """Return the error for a swap after another allocator has been started."""
     line = _user_line(sys._getframe())
-    return "the call" if line is None else _place(line)
+    call = "the call" if line is None else _place(line)
+    return TooLateError(
+        "too late to replace PyTorch's CUDA allocator: it has been started.\n"
+        f"{why}\n"
+        f"Move {call} above that, best to directly after `import torch`."
+    )

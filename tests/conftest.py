@@ -1,23 +1,46 @@
 """What runs where, and the promise that nothing is skipped in silence.
 
-Tests marked `gpu` are left out where there is no GPU, tests marked `network` where GMA_OFFLINE=1;
-the report's head says so. A test that skips itself must be counted below, or the session fails.
+Tests marked `gpu` are left out where there is no GPU, tests marked `network` where GMA_OFFLINE=1,
+tests marked `torch` where there is no CUDA build of torch; the report's head says so, and in CI
+that is an error. A test that skips itself must be counted below, or the session fails.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # How many tests skip themselves in a whole run. Change it in the commit that adds the skip.
 EXPECTED_SKIPS_WITHOUT_GPU = 0
 EXPECTED_SKIPS_WITH_GPU = 0
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))  # for the helpers in tests/; what is installed goes first
+
+from tests.rig.machine import Machine  # noqa: E402
+
 HAS_GPU = Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
+_TORCH = importlib.util.find_spec("torch")
+HAS_TORCH = any(
+    (Path(place) / "lib" / "libtorch_cuda.so").exists()
+    for place in (_TORCH.submodule_search_locations or [] if _TORCH else [])
+)
 OFFLINE = os.environ.get("GMA_OFFLINE", "0") == "1"
+
+
+# Examples for each property; GMA_EXAMPLES=20000 for a night. No deadline: tests measure no time.
+settings.register_profile("dev", max_examples=50, deadline=None)
+settings.register_profile("ci", max_examples=500, deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+if "GMA_EXAMPLES" in os.environ:
+    settings.register_profile("asked", max_examples=int(os.environ["GMA_EXAMPLES"]), deadline=None)
+    settings.load_profile("asked")
 
 
 class SkipCounter:
@@ -41,7 +64,8 @@ class SkipCounter:
         unexpected = len(self.skipped) > expected or (
             self.whole_run and len(self.skipped) != expected
         )
-        if unexpected and session.exitstatus == pytest.ExitCode.OK:
+        quiet = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+        if unexpected and session.exitstatus in quiet:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
             self.complain(session.config, expected)
 
@@ -59,6 +83,8 @@ def pytest_configure(config: pytest.Config) -> None:
     markers = config.getoption("markexpr", "")
     if "gpu" in markers and "not gpu" not in markers and not HAS_GPU:
         raise pytest.UsageError("-m gpu was asked for, and this machine has no GPU")
+    if os.environ.get("CI") and (OFFLINE or not HAS_TORCH):
+        raise pytest.UsageError("in CI the tests marked network and torch must run")
     whole_run = (
         config.args_source is pytest.Config.ArgsSource.TESTPATHS
         and not markers
@@ -68,7 +94,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str:
-    left_out = [name for name, absent in (("gpu", not HAS_GPU), ("network", OFFLINE)) if absent]
+    absences = (("gpu", not HAS_GPU), ("network", OFFLINE), ("torch", not HAS_TORCH))
+    left_out = [name for name, absent in absences if absent]
     return f"left out on this machine: tests marked {', '.join(left_out) or 'nothing'}"
 
 
@@ -76,7 +103,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     def belongs(item: pytest.Item) -> bool:
         no_gpu = item.get_closest_marker("gpu") is not None and not HAS_GPU
         no_network = item.get_closest_marker("network") is not None and OFFLINE
-        return not (no_gpu or no_network)
+        no_torch = item.get_closest_marker("torch") is not None and not HAS_TORCH
+        return not (no_gpu or no_network or no_torch)
 
     left_out = [item for item in items if not belongs(item)]
     items[:] = [item for item in items if belongs(item)]
@@ -87,3 +115,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def root() -> Path:
     """The checkout."""
     return ROOT
+
+
+@pytest.fixture(scope="session", params=["rig", pytest.param("gpu", marks=pytest.mark.gpu)])
+def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
+    """A machine with a card: the stand-in everywhere, the real one with `-m gpu`."""
+    made = Machine(request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def rig() -> Iterator[Machine]:
+    """The stand-in card alone, for what a real one cannot be told to do."""
+    made = Machine("rig")
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def gpu() -> Iterator[Machine]:
+    """The real card alone, for what needs kernels; tests that use it are marked `gpu`."""
+    made = Machine("gpu")
+    yield made
+    made.close()
