@@ -3,6 +3,7 @@
 // was mapped until then is free memory.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "core/paged_strategy.h"
 
@@ -54,12 +55,16 @@ Bytes PagedStrategy::budget_bytes(Bytes request_bytes) const {
     return peak + static_cast<Bytes>(static_cast<double>(peak) * slack_);
 }
 
-// The cost of driver calls is per handle: large ones for large totals. Close to the limit they are
-// small, so that none is half used where it hurts.
+// The cost of driver calls is per handle, so large totals get large ones, and the more so the
+// larger: what one survivor can pin matters less there. Under a limit that the user set they are
+// small, so that what fits, fits; and close to any limit, so that none is half used where it hurts.
 Bytes PagedStrategy::new_chunk_bytes(Bytes request_bytes) const {
-    const Bytes share = (store_.reserved_bytes() + request_bytes) / chunk_divisor_;
+    const Bytes total = store_.reserved_bytes() + request_bytes;
+    const double growth = std::sqrt(std::max(1.0, static_cast<double>(total) / static_cast<double>(2_GiB)));
+    const auto share = static_cast<Bytes>(static_cast<double>(total / chunk_divisor_) * growth);
     const Bytes cautious = headroom(kMaxRequestBytes) / 8;
-    const Bytes bytes = std::min({share, max_chunk_bytes_, cautious});
+    const Bytes limited = limit_bytes_ < total_bytes_ ? limit_bytes_ / kLimitedDivisor : share;
+    const Bytes bytes = std::min({share, max_chunk_bytes_, cautious, limited});
     return bytes <= page_bytes_ ? page_bytes_ : std::bit_floor(bytes / page_bytes_) * page_bytes_;
 }
 

@@ -69,6 +69,8 @@ public:
     Status audit() const override;
 
 private:
+    static constexpr Bytes kLimitedDivisor = 4096;
+
     // One idle chunk that could be taken, best first: own stream, passed fence, oldest use.
     struct Candidate {
         Chunk* chunk;

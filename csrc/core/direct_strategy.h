@@ -1,0 +1,46 @@
+// The direct strategy: no caching. Each block is a segment of its own, from Driver::malloc to
+// Driver::free, and a free waits until the block's stream has done what uses it.
+//
+// A block cannot be freed while a graph is captured, and a private pool's block must outlive the
+// graphs that use it. Those stay as idle segments; a pool's own are handed out again in it.
+#pragma once
+
+#include <vector>
+
+#include "core/segment_store.h"
+#include "core/strategy.h"
+
+namespace gma {
+
+class DirectStrategy final : public HeapStrategy {
+public:
+    DirectStrategy(Driver& driver, int device) : store_(driver, device) {}
+
+    Block* take_cached(const Request& request) override;
+    Result<Block*> obtain(const Request& request, Effort effort) override;
+    void give(Block* block) override;
+    Block* find(Address address) override { return store_.find(address); }
+    BaseAllocation base_of(const Block* block) const override {
+        return {block->segment->address, block->segment->bytes};
+    }
+    void poll() override;
+    Result<Bytes> trim(Bytes bytes, Wait wait) override;
+    void release_pool(PoolId pool) override;
+    void pin(Block* block) override { store_.pin(block); }
+    void unpin(Block* block) override;
+    void set_limit(Bytes limit_bytes) override { store_.set_limit(limit_bytes); }
+    Bytes reserved_bytes() const override { return store_.reserved_bytes(); }
+    Bytes largest_free_bytes() const override;
+    StrategyCounters counters() const override { return store_.counters(); }
+    void snapshot(std::vector<SegmentInfo>& segments) const override { store_.snapshot(segments); }
+    Status audit() const override { return store_.audit(idle_.size()); }
+
+private:
+    void set_idle(Segment* segment);
+    Result<Bytes> release_idle(Bytes bytes, Wait wait);
+
+    SegmentStore store_;
+    std::vector<Segment*> idle_;  // could not be given back yet
+};
+
+}  // namespace gma

@@ -1,0 +1,173 @@
+#include "core/segment_store.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace gma {
+
+SegmentStore::~SegmentStore() {
+    for (const auto& [address, segment] : segments_) {
+        static_cast<void>(driver_.free(device_, address));
+    }
+}
+
+Result<Segment*> SegmentStore::obtain(Bytes bytes, const Request& request) {
+    if (bytes > limit_bytes_ || excess_bytes(bytes) > 0) {
+        return Status(Code::OutOfMemory, "the limit does not allow another segment");
+    }
+    Result<Address> address = driver_.malloc(device_, bytes);
+    if (!address) { return address.status(); }
+    auto segment = std::make_unique<Segment>();
+    segment->address = *address;
+    segment->bytes = bytes;
+    segment->line = &line_of(request);
+    segment->pool = request.pool;
+    segment->first = blocks_.take();
+    segment->first->address = *address;
+    segment->first->bytes = bytes;
+    segment->first->segment = segment.get();
+    ++segment->line->segment_count;
+    reserved_bytes_ += bytes;
+    ++counters_.segment_count;
+    ++counters_.device_alloc_count;
+    return segments_.emplace(*address, std::move(segment)).first->second.get();
+}
+
+StreamLine& SegmentStore::line_of(const Request& request) {
+    return lines_
+        .try_emplace({request.stream, request.stream_id}, driver_, device_, request.stream,
+                     request.stream_id)
+        .first->second;
+}
+
+Result<bool> SegmentStore::release(Segment* segment, Wait wait) {
+    GMA_ASSERT_EQ(segment->idle(), true, "only an idle segment is given back");
+    StreamLine& line = *segment->line;
+    if (!segment->quiet()) {
+        // A fence that is recorded now passes at once if the stream has nothing left to do.
+        static_cast<void>(line.fences.covering(segment->freed_at, line.free_count));
+        line.fences.poll();
+    }
+    if (!segment->quiet()) {
+        if (wait == Wait::No) { return false; }
+        if (Status status = wait_for(*segment); !status.ok()) { return status; }
+    }
+    Status status = driver_.free(device_, segment->address);
+    ++(status.ok() ? counters_.device_free_count : counters_.leaked_count);
+    forget(segment);
+    if (!status.ok()) { return status; }
+    return true;
+}
+
+// A stream that was destroyed with work unfenced can only be waited for through its device.
+Status SegmentStore::wait_for(const Segment& segment) {
+    StreamLine& line = *segment.line;
+    ++counters_.host_wait_count;
+    if (line.fences.synchronize(segment.freed_at, line.free_count).ok()) { return {}; }
+    Status status = driver_.synchronize_device(device_);
+    if (status.ok()) { line.fences.all_passed(line.free_count); }
+    return status;
+}
+
+void SegmentStore::forget(Segment* segment) {
+    reserved_bytes_ -= segment->bytes;
+    --counters_.segment_count;
+    blocks_.give(segment->first);
+    StreamLine& line = *segment->line;
+    if (--line.segment_count == 0) { lines_.erase({line.stream, line.id}); }
+    segments_.erase(segment->address);
+}
+
+bool SegmentStore::capturing() {
+    return std::any_of(lines_.begin(), lines_.end(), [this](const auto& entry) {
+        const Result<bool> capturing = driver_.capturing(device_, entry.second.stream);
+        return capturing && *capturing;  // a destroyed stream fails, and captures nothing
+    });
+}
+
+void SegmentStore::poll() {
+    for (auto& [key, line] : lines_) { line.fences.poll(); }
+}
+
+void SegmentStore::take(Block* block) {
+    block->kind = TileKind::Used;
+    used_.emplace(block->address, block);
+}
+
+bool SegmentStore::give(Block* block) {
+    if (block->pin_count > 0) {
+        block->kind = TileKind::Pending;
+        given_while_pinned_.insert(block);
+        return false;
+    }
+    set_free(block);
+    return true;
+}
+
+void SegmentStore::set_free(Block* block) {
+    used_.erase(block->address);
+    block->kind = TileKind::Free;
+    block->requested_bytes = 0;
+    block->recorded = false;
+    Segment& segment = *block->segment;
+    segment.freed_at = ++segment.line->free_count;
+    segment.freed_order = ++give_count_;
+}
+
+void SegmentStore::pin(Block* block) {
+    ++block->pin_count;
+    ++block->segment->pin_count;
+}
+
+bool SegmentStore::unpin(Block* block) {
+    --block->segment->pin_count;
+    if (--block->pin_count > 0 || given_while_pinned_.erase(block) == 0) { return false; }
+    set_free(block);
+    return true;
+}
+
+Block* SegmentStore::split(Block* block, Bytes bytes) {
+    GMA_ASSERT_LT(bytes, block->bytes, "a block is cut inside");
+    Block* upper = blocks_.take();
+    upper->address = block->address + bytes;
+    upper->bytes = block->bytes - bytes;
+    upper->segment = block->segment;
+    upper->previous = block;
+    upper->next = block->next;
+    if (upper->next != nullptr) { upper->next->previous = upper; }
+    block->next = upper;
+    block->bytes = bytes;
+    return upper;
+}
+
+void SegmentStore::absorb_next(Block* block) {
+    Block* next = block->next;
+    block->bytes += next->bytes;
+    block->next = next->next;
+    if (block->next != nullptr) { block->next->previous = block; }
+    blocks_.give(next);
+}
+
+std::vector<Segment*> SegmentStore::share(PoolId pool) {
+    std::vector<Segment*> shared;
+    for (const auto& [address, segment] : segments_) {
+        if (segment->pool != pool || pool == PoolId{}) { continue; }
+        segment->pool = PoolId{};
+        shared.push_back(segment.get());
+    }
+    return shared;
+}
+
+std::vector<Segment*> SegmentStore::idle_segments() const {
+    std::vector<Segment*> idle;
+    for (const auto& [address, segment] : segments_) {
+        if (segment->idle() && segment->shared()) { idle.push_back(segment.get()); }
+    }
+    std::sort(idle.begin(), idle.end(), [](const Segment* a, const Segment* b) {
+        return a->freed_order < b->freed_order;
+    });
+    return idle;
+}
+
+}  // namespace gma

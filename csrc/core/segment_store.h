@@ -1,0 +1,97 @@
+// All segments of one device, their blocks by address, and the fences that giving one back needs.
+//
+//   reserved_bytes() == sum(segment.bytes) <= limit, unless the limit was lowered below it
+//
+// The driver's free() may return before the work that uses the memory is done, so a segment is
+// freed only when the fence of its last free has passed. A segment whose own free the driver
+// refuses is counted as leaked and forgotten.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "core/segment.h"
+#include "core/strategy.h"
+
+namespace gma {
+
+class SegmentStore {
+public:
+    using Wait = HeapStrategy::Wait;
+
+    SegmentStore(Driver& driver, int device) : driver_(driver), device_(device) {}
+    SegmentStore(const SegmentStore&) = delete;
+    SegmentStore& operator=(const SegmentStore&) = delete;
+    // Gives all memory back. Nobody may use a block of it any more.
+    ~SegmentStore();
+
+    // One Free block is all of it. OutOfMemory without a driver call beyond the limit.
+    Result<Segment*> obtain(Bytes bytes, const Request& request);
+    // Frees an idle segment. False: its fence has not passed, and with Wait::No nobody waited.
+    Result<bool> release(Segment* segment, Wait wait);
+    // What would have to be given back for `bytes` more.
+    Bytes excess_bytes(Bytes bytes) const {
+        return reserved_bytes_ + bytes > limit_bytes_ ? reserved_bytes_ + bytes - limit_bytes_ : 0;
+    }
+    void set_limit(Bytes limit_bytes) { limit_bytes_ = limit_bytes; }
+    Bytes limit_bytes() const { return limit_bytes_; }
+    // Whether a stream that memory was asked for captures a graph: no fences and no frees then.
+    bool capturing();
+    void poll();
+
+    // Blocks. take() makes a Free block Used. give() makes it Free again and says so, unless it is
+    // pinned: then unpin() says so for the last pin.
+    void take(Block* block);
+    bool give(Block* block);
+    void pin(Block* block);
+    bool unpin(Block* block);
+    Block* find(Address address) const {
+        const auto found = used_.find(address);
+        return found == used_.end() ? nullptr : found->second;
+    }
+    // Cuts a block that is in no index; the upper part is Free.
+    Block* split(Block* block, Bytes bytes);
+    // Joins a block with its next one; neither is in an index.
+    void absorb_next(Block* block);
+
+    // Every segment of a private pool, which then is {0, 0}'s.
+    std::vector<Segment*> share(PoolId pool);
+    // Idle segments that are free to go, the longest unused first.
+    std::vector<Segment*> idle_segments() const;
+
+    Bytes reserved_bytes() const { return reserved_bytes_; }
+    StrategyCounters counters() const { return counters_; }
+    void snapshot(std::vector<SegmentInfo>& segments) const;
+    // `listed_count` is how many Free blocks the strategy has in its index.
+    Status audit(std::size_t listed_count) const;
+
+private:
+    StreamLine& line_of(const Request& request);
+    Status wait_for(const Segment& segment);
+    void forget(Segment* segment);
+    void set_free(Block* block);
+    Status audit_segment(const Segment& segment, std::size_t& free_count,
+                         std::size_t& used_count) const;
+
+    Driver& driver_;
+    const int device_;
+    BlockPool blocks_;
+    std::map<std::pair<Stream, std::uint64_t>, StreamLine> lines_;
+    std::map<Address, std::unique_ptr<Segment>> segments_;
+    std::unordered_map<Address, Block*> used_;            // Used and Pending
+    std::unordered_set<const Block*> given_while_pinned_;
+    Bytes limit_bytes_ = kMaxRequestBytes;
+    Bytes reserved_bytes_ = 0;
+    std::uint64_t give_count_ = 0;
+    StrategyCounters counters_;
+};
+
+// An invariant that does not hold: its text, and both sides.
+Status broken_invariant(const char* must_hold, Bytes left, Bytes right);
+
+}  // namespace gma
