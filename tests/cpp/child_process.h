@@ -35,7 +35,7 @@ inline ChildResult run_shell(const std::string& command) {
 // `environment` is in the shell's form: "A=1 B=2".
 inline ChildResult run_self(const std::string& environment, const std::string& arguments) {
     const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-    return run_shell("env " + environment + " '" + self + "' " + arguments);
+    return run_shell(environment + " '" + self + "' " + arguments);
 }
 
 // A folder that lives as long as the test that needs it.

@@ -102,9 +102,10 @@ inline void ConformanceCheck::properties() {
 
 inline void ConformanceCheck::reservations() {
     const Bytes alignment = 32 * page_bytes_;
-    const Address address = require_value(driver_.reserve(device_, 4_TiB, alignment));
+    const Bytes bytes = 256_GiB;  // the thread sanitizer leaves little more than 1 TiB
+    const Address address = require_value(driver_.reserve(device_, bytes, alignment));
     CHECK(address % alignment == 0);
-    require_ok(driver_.unreserve(address, 4_TiB));
+    require_ok(driver_.unreserve(address, bytes));
     CHECK_FALSE(driver_.reserve(device_, page_bytes_ / 2, page_bytes_));
 }
 
