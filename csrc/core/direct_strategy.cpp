@@ -65,16 +65,14 @@ Result<Bytes> DirectStrategy::release_idle(Bytes bytes, Wait wait) {
             continue;
         }
         const Bytes segment_bytes = segment->bytes;
-        const std::int64_t leaked_count = store_.counters().leaked_count;
-        Result<bool> released = store_.release(segment, wait);
-        const bool gone = (released && *released) || store_.counters().leaked_count > leaked_count;
-        if (gone) { idle_.erase(idle_.begin() + static_cast<std::ptrdiff_t>(i)); }
-        if (!released) { return released.status(); }
+        const auto [gone, status] = store_.release(segment, wait);
         if (gone) {
             given += segment_bytes;
+            idle_.erase(idle_.begin() + static_cast<std::ptrdiff_t>(i));
         } else {
             ++i;
         }
+        if (!status.ok()) { return status; }
     }
     return given;
 }

@@ -41,7 +41,7 @@ StreamLine& SegmentStore::line_of(const Request& request) {
         .first->second;
 }
 
-Result<bool> SegmentStore::release(Segment* segment, Wait wait) {
+SegmentStore::Released SegmentStore::release(Segment* segment, Wait wait) {
     GMA_ASSERT_EQ(segment->idle(), true, "only an idle segment is given back");
     StreamLine& line = *segment->line;
     if (!segment->quiet()) {
@@ -50,14 +50,13 @@ Result<bool> SegmentStore::release(Segment* segment, Wait wait) {
         line.fences.poll();
     }
     if (!segment->quiet()) {
-        if (wait == Wait::No) { return false; }
-        if (Status status = wait_for(*segment); !status.ok()) { return status; }
+        if (wait == Wait::No) { return {false, {}}; }
+        if (Status status = wait_for(*segment); !status.ok()) { return {false, status}; }
     }
     Status status = driver_.free(device_, segment->address);
     ++(status.ok() ? counters_.device_free_count : counters_.leaked_count);
     forget(segment);
-    if (!status.ok()) { return status; }
-    return true;
+    return {true, std::move(status)};
 }
 
 // A stream that was destroyed with work unfenced can only be waited for through its device.

@@ -32,8 +32,13 @@ public:
 
     // One Free block is all of it. OutOfMemory without a driver call beyond the limit.
     Result<Segment*> obtain(Bytes bytes, const Request& request);
-    // Frees an idle segment. False: its fence has not passed, and with Wait::No nobody waited.
-    Result<bool> release(Segment* segment, Wait wait);
+    // Frees an idle segment. It is gone unless waiting failed, or its fence has not passed and with
+    // Wait::No nobody waited. The status is the driver's.
+    struct Released {
+        bool gone;
+        Status status;
+    };
+    Released release(Segment* segment, Wait wait);
     // What would have to be given back for `bytes` more.
     Bytes excess_bytes(Bytes bytes) const {
         return reserved_bytes_ + bytes > limit_bytes_ ? reserved_bytes_ + bytes - limit_bytes_ : 0;

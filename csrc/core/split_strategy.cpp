@@ -1,0 +1,180 @@
+#include "core/split_strategy.h"
+
+#include <algorithm>
+
+namespace gma {
+
+SplitStrategy::SplitStrategy(Driver& driver, int device, const Options& options)
+    : divisions_(
+          Power2Divisions::parse(options.roundup_power2_divisions).value_or(Power2Divisions())),
+      max_split_bytes_(options.max_split_size_mb == 0 ? kMaxRequestBytes
+                                                      : options.max_split_size_mb * 1_MiB),
+      max_rounding_bytes_(options.max_non_split_rounding_mb * 1_MiB),
+      large_segment_bytes_(options.large_segment_size_mb * 1_MiB),
+      garbage_threshold_(options.garbage_collection_threshold),
+      store_(driver, device) {
+    if (Result<DeviceProperties> properties = driver.properties(device); properties) {
+        card_bytes_ = properties->total_bytes;
+    }
+}
+
+Bytes SplitStrategy::segment_bytes(Bytes block_bytes) const {
+    if (block_bytes <= kSmallRequestBytes) { return kSmallSegmentBytes; }
+    if (block_bytes < kOwnSegmentBytes) { return large_segment_bytes_; }
+    return round_up(block_bytes, kSegmentUnitBytes);
+}
+
+SplitStrategy::PoolKey SplitStrategy::key_of(const Request& request) const {
+    return {request.pool, request.stream, request.stream_id, kind_of(block_bytes(request))};
+}
+
+Block* SplitStrategy::take_cached(const Request& request) {
+    const Bytes bytes = block_bytes(request);
+    large_search_count_ += kind_of(bytes) == Kind::Large;
+    const auto found = free_.find(key_of(request));
+    if (found == free_.end()) { return nullptr; }
+    Block* block = found->second.find(bytes, kUnitBytes);
+    if (block == nullptr) { return nullptr; }
+    const bool oversize = block->bytes >= max_split_bytes_;
+    if (oversize && bytes < max_split_bytes_) { return nullptr; }
+    if (oversize && block->bytes - bytes >= max_rounding_bytes_) { return nullptr; }
+    unlist(block);
+    return carve(block, bytes);
+}
+
+bool SplitStrategy::splits(const Block* block, Bytes bytes) const {
+    const Bytes rest = block->bytes - bytes;
+    if (kind_of(bytes) == Kind::Small) { return rest >= kUnitBytes; }
+    return bytes < max_split_bytes_ && rest > kSmallRequestBytes;
+}
+
+// Makes an unlisted Free block Used, cutting off what the request does not need.
+Block* SplitStrategy::carve(Block* block, Bytes bytes) {
+    if (splits(block, bytes)) { list(store_.split(block, bytes)); }
+    store_.take(block);
+    return block;
+}
+
+void SplitStrategy::list(Block* block) {
+    block->segment->free_blocks->insert(block);
+    block->segment->search_count = large_search_count_;
+}
+
+Result<Block*> SplitStrategy::obtain(const Request& request, Effort effort) {
+    switch (effort) {
+        case Effort::Budget:
+            if (!request.capturing) {
+                if (Status status = collect_garbage(); !status.ok()) { return status; }
+            }
+            return grow(request);
+        case Effort::Break: {
+            if (request.capturing) { return nullptr; }
+            Result<bool> released = release_oversize(request);
+            if (!released) { return released.status(); }
+            return *released ? grow(request) : Result<Block*>(nullptr);
+        }
+        case Effort::Limit:
+            return grow_after_release(request, Wait::No);
+        case Effort::HostWait:
+            return grow_after_release(request, Wait::Yes);
+        case Effort::OwnIdle:
+        case Effort::PassedIdle:
+        case Effort::WaitingIdle:
+            break;
+    }
+    return nullptr;
+}
+
+Result<Block*> SplitStrategy::grow(const Request& request) {
+    const Bytes bytes = block_bytes(request);
+    Result<Segment*> segment = store_.obtain(segment_bytes(bytes), request);
+    if (!segment) {
+        if (segment.status().code() == Code::OutOfMemory) { return nullptr; }
+        return segment.status();
+    }
+    (*segment)->free_blocks = &free_[key_of(request)];
+    return carve((*segment)->first, bytes);
+}
+
+void SplitStrategy::give(Block* block) {
+    if (store_.give(block)) { merge(block); }
+}
+
+void SplitStrategy::unpin(Block* block) {
+    if (store_.unpin(block)) { merge(block); }
+}
+
+// Joins an unlisted Free block with its Free neighbours, and lists the result.
+void SplitStrategy::merge(Block* block) {
+    if (block->next != nullptr && block->next->kind == TileKind::Free) {
+        unlist(block->next);
+        store_.absorb_next(block);
+    }
+    if (block->previous != nullptr && block->previous->kind == TileKind::Free) {
+        block = block->previous;
+        unlist(block);
+        store_.absorb_next(block);
+    }
+    list(block);
+}
+
+// Its segments join those of their streams.
+void SplitStrategy::release_pool(PoolId pool) {
+    for (Segment* segment : store_.share(pool)) {
+        FreeIndex* from = segment->free_blocks;
+        auto at = std::find_if(free_.begin(), free_.end(),
+                               [&](const auto& entry) { return &entry.second == from; });
+        PoolKey key = at->first;
+        key.pool = PoolId{};
+        FreeIndex& to = free_[key];
+        for (Block* block = segment->first; block != nullptr; block = block->next) {
+            if (block->kind != TileKind::Free) { continue; }
+            from->remove(block);
+            to.insert(block);
+        }
+        segment->free_blocks = &to;
+    }
+    std::erase_if(free_, [&](const auto& entry) {
+        return entry.first.pool == pool && pool != PoolId{};
+    });
+}
+
+Bytes SplitStrategy::largest_free_bytes() const {
+    Bytes largest = 0;
+    for (const auto& [key, index] : free_) { largest = std::max(largest, index.largest_bytes()); }
+    return largest;
+}
+
+StrategyCounters SplitStrategy::counters() const {
+    StrategyCounters counters = store_.counters();
+    for (const auto& [key, index] : free_) {
+        for (const Block* block : index.blocks()) {
+            if (block->previous == nullptr && block->next == nullptr) { continue; }
+            ++counters.inactive_split_count;
+            counters.inactive_split_bytes += block->bytes;
+        }
+    }
+    return counters;
+}
+
+Status SplitStrategy::audit() const {
+    std::size_t listed_count = 0;
+    for (const auto& [key, index] : free_) {
+        for (const Block* block : index.blocks()) {
+            if (block->kind != TileKind::Free || block->segment->free_blocks != &index) {
+                return broken_invariant("a listed block is Free and listed once", block->address,
+                                        0);
+            }
+            const StreamLine& line = *block->segment->line;
+            if (block->segment->pool != key.pool || line.stream != key.stream ||
+                line.id != key.stream_id) {
+                return broken_invariant("a block is listed for its stream and pool",
+                                        block->address, 0);
+            }
+        }
+        listed_count += index.blocks().size();
+    }
+    return store_.audit(listed_count);
+}
+
+}  // namespace gma
