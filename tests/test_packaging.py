@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -52,7 +51,8 @@ def test_version_is_written_nowhere_else(root: Path) -> None:
 def test_module_is_linked_to_the_language_runtimes_only() -> None:
     dynamic = run("readelf", "--dynamic", "--wide", _C.__file__)
     needed = re.findall(r"\(NEEDED\).*\[(.+)\]", dynamic)
-    assert needed, dynamic
+    # Exceptions pass from the module into torch, so the C++ runtime must be the shared one.
+    assert "libstdc++.so.6" in needed
     assert [name for name in needed if not ALLOWED_LIBRARIES.match(name)] == []
 
 
@@ -84,8 +84,7 @@ def sdist(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     script = "import setuptools.build_meta as b, sys; print(b.build_sdist(sys.argv[1]))"
     run(sys.executable, "-W", "ignore", "-c", script, folder, cwd=root)
     (archive,) = folder.glob("*.tar.gz")
-    with tarfile.open(archive) as tar:
-        tar.extractall(folder)
+    run("tar", "-xzf", archive, "-C", folder)
     (source,) = (path for path in folder.iterdir() if path.is_dir())
     return source
 
