@@ -41,4 +41,5 @@ PYBIND11_MODULE(_C, module) {
     gma::bind_options(module);
     gma::bind_allocator(module);
     gma::bind_stock_door(module);
+    gma::bind_replay(module);
 }

@@ -12,6 +12,7 @@ namespace gma {
 void bind_options(pybind11::module_& module);     // the table, parsing, what is in force
 void bind_allocator(pybind11::module_& module);   // the process's allocator
 void bind_stock_door(pybind11::module_& module);  // addresses for torch, and errors it kept
+void bind_replay(pybind11::module_& module);      // traces, replay and the microbenchmark
 
 // Raises gpumem_alloc._C.StatusError(code, message); Python gives it its own type.
 void check(const Status& status);

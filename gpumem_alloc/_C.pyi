@@ -37,3 +37,23 @@ class RaisePath:
     BadAlloc: RaisePath
 
 def set_raise_path(path: RaisePath) -> None: ...
+
+def replay(
+    *,
+    steps: Any,
+    block_count: int,
+    event_count: int,
+    segments: Any,
+    start_segments: Any,
+    start_blocks: Any,
+    allocator: str,
+    options: list[tuple[str, str]],
+    limit_bytes: int,
+    repeat: int,
+    lag_ns: int,
+) -> dict[str, Any]: ...
+def check_replay_settings(allocator: str, options: list[tuple[str, str]]) -> None: ...
+def replay_allocators() -> list[str]: ...
+def check_pickle(data: bytes) -> str: ...
+def trace_format() -> dict[str, Any]: ...
+def microbench(options: str, seconds: float) -> dict[str, dict[str, float]]: ...

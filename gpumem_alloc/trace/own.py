@@ -46,7 +46,7 @@ def read_own(path: Path, device: int | None) -> Trace:
     mine = records["device"] == device
     if len(records) and not mine.any():
         raise TraceError(path, f"it has no events of device {device}")
-    notes = ()
+    notes: tuple[str, ...] = ()
     if int(header["flags"]) & WRAPPED:
         notes = ("The event ring was full, so the oldest events are missing.",)
     return Trace(
@@ -75,7 +75,8 @@ def _read_header(path: Path) -> np.void:
     present = (size - HEADER.itemsize) / RECORD.itemsize
     if int(header["count"]) != present:
         raise TraceError(
-            path, f"truncated or damaged: {header['count']} records are announced, {present:g} follow"
+            path,
+            f"truncated or damaged: {header['count']} records are announced, {present:g} follow",
         )
     return header
 

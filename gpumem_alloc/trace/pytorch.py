@@ -11,7 +11,7 @@ import io
 import pickle
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 import numpy as np
 
@@ -54,16 +54,36 @@ def read_pytorch(path: Path, data: bytes, device: int | None) -> Trace:
     Without `device` the first device that has events is taken.
     """
     snapshot = load_plain(path, data)
-    if not isinstance(snapshot, dict) or not isinstance(snapshot.get("device_traces"), list):
-        raise TraceError(path, "not a memory snapshot: it has no list 'device_traces'")
-    traces = snapshot["device_traces"]
+    traces = _device_traces(path, snapshot)
+    with_events = [index for index, entries in enumerate(traces) if entries]
     if device is None:
-        device = next((index for index, entries in enumerate(traces) if entries), 0)
-    if not 0 <= device < len(traces) or not traces[device]:
+        device = with_events[0] if with_events else 0
+    if device not in with_events:
         raise TraceError(
             path, f"it has no events of device {device}: was the history recorded, and there?"
         )
-    events = _events(path, traces[device], device)
+    return _trace_of(path, snapshot, traces[device], device)
+
+
+def traces_of_snapshot(path: Path, snapshot: object) -> list[Trace]:
+    """Return the traces of all devices that have events, from a snapshot in memory."""
+    traces = _device_traces(path, snapshot)
+    return [
+        _trace_of(path, snapshot, entries, device)
+        for device, entries in enumerate(traces)
+        if entries
+    ]
+
+
+def _device_traces(path: Path, snapshot: object) -> list[Any]:
+    traces = snapshot.get("device_traces") if isinstance(snapshot, dict) else None
+    if not isinstance(traces, list):
+        raise TraceError(path, "not a memory snapshot: it has no list 'device_traces'")
+    return traces
+
+
+def _trace_of(path: Path, snapshot: Any, entries: object, device: int) -> Trace:
+    events = _events(path, entries, device)
     segments = snapshot.get("segments", [])
     if not _are_entries(segments):
         raise TraceError(path, "damaged: 'segments' is not a list of dicts")
@@ -104,7 +124,7 @@ def _events(path: Path, entries: object, device: int) -> Records:
     return events
 
 
-def _are_entries(value: object) -> bool:
+def _are_entries(value: object) -> TypeGuard[list[Entry]]:
     return isinstance(value, list) and set(map(type, value)) <= {dict}
 
 

@@ -45,7 +45,7 @@ def read_rmm(path: Path, text: str) -> Trace:
         try:
             rows.append(parse_row(line, order, has_times))
         except (ValueError, KeyError, IndexError):
-            raise TraceError(path, f"row {number}: cannot read {ascii(line[:80])}") from None
+            raise TraceError(path, f"row {number}: cannot read {line[:80]!a}") from None
     events = no_records(len(rows))
     for name, column in zip(
         ("time_ns", "action", "address", "bytes", "stream"), zip(*rows, strict=True), strict=True
@@ -97,9 +97,9 @@ def clock_ns(text: str) -> int:
     return ((int(hours) * 60 + int(minutes)) * 60 + int(seconds)) * 10**9 + fraction_ns
 
 
-def past_midnight(times_ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[
-    tuple[int], np.dtype[np.int64]
-]:
+def past_midnight(
+    times_ns: np.ndarray[tuple[int], np.dtype[np.int64]],
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Add a day wherever the clock jumps back by more than half a day."""
     days = np.cumsum(np.diff(times_ns, prepend=times_ns[:1]) < -DAY_NS // 2)
     return times_ns + days * DAY_NS

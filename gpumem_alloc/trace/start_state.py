@@ -112,8 +112,7 @@ def _blocks_before(events: Records, segments: list[Segment]) -> list[Row]:
         for event in freed[freed["action"] == Action.FREE_COMPLETED]
     ]
     live = [
-        _event_row(event, Action.ALLOC)
-        for event in freed[freed["action"] != Action.FREE_COMPLETED]
+        _event_row(event, Action.ALLOC) for event in freed[freed["action"] != Action.FREE_COMPLETED]
     ]
     untouched = _untouched_blocks(segments, touched)
     rows += [row for row in untouched if row[0] == Action.FREE_REQUESTED]
@@ -136,17 +135,12 @@ def _untouched_blocks(segments: list[Segment], touched: npt.NDArray[np.uint64]) 
     return rows
 
 
-def ranges_of(
-    events: Records, segments: list[Segment], *actions: Action
-) -> npt.NDArray[np.uint64]:
+def ranges_of(events: Records, segments: list[Segment], *actions: Action) -> npt.NDArray[np.uint64]:
     """Return the ranges that segments and events of these kinds name, as rows of start and end."""
     chosen = events[np.isin(events["action"], actions)]
     of_events = np.stack([chosen["address"], chosen["address"] + chosen["bytes"]], axis=1)
     of_segments = np.array(
-        [
-            (segment["address"], segment["address"] + segment["total_size"])
-            for segment in segments
-        ],
+        [(segment["address"], segment["address"] + segment["total_size"]) for segment in segments],
         dtype=np.uint64,
     ).reshape(-1, 2)
     return np.concatenate([of_events, of_segments])
@@ -161,4 +155,5 @@ def covered(
     ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
     ends = np.maximum.accumulate(ranges[:, 1])
     before = np.searchsorted(ranges[:, 0], addresses, side="right")
-    return (before > 0) & (addresses < ends[np.maximum(before, 1) - 1])
+    is_inside: npt.NDArray[np.bool_] = addresses < ends[np.maximum(before, 1) - 1]
+    return is_inside & (before > 0)

@@ -112,7 +112,8 @@ class _Pools:
 
     @staticmethod
     def keys(records: Records) -> Array:
-        return records["pool_first"].astype(np.uint64) << np.uint64(32) | records["pool_second"]
+        high: Array = records["pool_first"].astype(np.uint64) << np.uint64(32)
+        return high | records["pool_second"]
 
     def numbers(self, records: Records) -> Array:
         return np.searchsorted(self.known, self.keys(records))
@@ -122,7 +123,7 @@ def _times(trace: Trace) -> Array:
     """Return nanoseconds since the first event, never going backwards."""
     if not trace.has_times:
         return np.arange(len(trace.events), dtype=np.uint64) * np.uint64(EVENT_NS)
-    times = np.maximum.accumulate(trace.events["time_ns"])
+    times: Array = np.maximum.accumulate(trace.events["time_ns"])
     return times - times[:1]
 
 
@@ -209,12 +210,16 @@ def _matched(rows: _Rows) -> _Rows:
 
     event = rows.event[by_address]
     next_event = np.roll(event, -1)
-    at_once = np.roll(good_completion & after_request, -1) & (next_event == event + 1) & (event >= 0)
+    at_once = (
+        np.roll(good_completion & after_request, -1) & (next_event == event + 1) & (event >= 0)
+    )
     at_once |= action == Action.FREE
     kind = np.full(count, 255, dtype=np.uint8)
     kind[is_alloc] = StepKind.ALLOCATE
     kind[good_request] = np.where(at_once, StepKind.FREE, StepKind.FREE_LATER)[good_request]
-    kind[good_completion] = np.where(after_request, StepKind.COMPLETE, StepKind.FREE)[good_completion]
+    kind[good_completion] = np.where(after_request, StepKind.COMPLETE, StepKind.FREE)[
+        good_completion
+    ]
     kind[good_completion & np.roll(good_request & at_once, 1)] = 255  # part of the step before
 
     block = np.cumsum(is_alloc) - 1
