@@ -1,5 +1,7 @@
 #include "core/arena.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace gma {
@@ -42,8 +44,11 @@ Block* Arena::carve(Block* tile, Address at, Bytes bytes) {
 
 void Arena::give(Block* block) {
     set_start(block->address, 0);
-    const std::uint64_t now = ++free_count;
-    for_each_chunk(block->address, block->end(), [now](Chunk* chunk) { chunk->freed_at = now; });
+    // The arena's own stream was done with a Pending block when it was freed, not just now.
+    const std::uint64_t count = block->kind == TileKind::Pending ? block->freed_at : ++free_count;
+    for_each_chunk(block->address, block->end(), [count](Chunk* chunk) {
+        chunk->freed_at = std::max(chunk->freed_at, count);
+    });
     --used_count_;
     block->requested_bytes = 0;
     block->recorded = false;

@@ -57,7 +57,10 @@ public:
 
     // Blocks. carve() makes [at, at + bytes) of a Free tile a Used block.
     Block* carve(Block* tile, Address at, Bytes bytes);
-    void set_pending(Block* block) { block->kind = TileKind::Pending; }
+    void set_pending(Block* block) {
+        block->kind = TileKind::Pending;
+        block->freed_at = ++free_count;
+    }
     void give(Block* block);  // Used or Pending -> Free
     void set_slab(Block* block, Slab* slab);
 

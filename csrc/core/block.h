@@ -32,8 +32,8 @@ struct Block {
     Arena* arena = nullptr;      // paged: the arena it tiles
     Segment* segment = nullptr;  // split, direct: the driver segment it tiles
     Slab* slab = nullptr;        // Used, and carved into small objects
+    std::uint64_t freed_at = 0;  // Pending: the arena's free count at its free
     std::uint32_t pin_count = 0; // exported: stays where it is
-    std::uint32_t pending_fences = 0;
     TileKind kind = TileKind::Free;
     bool recorded = false;       // a stream other than its own was recorded
 

@@ -14,6 +14,13 @@ Bytes ChunkStore::spare_bytes() const {
     return sum;
 }
 
+std::vector<Chunk*> ChunkStore::chunks() const {
+    std::vector<Chunk*> all(chunks_.begin(), chunks_.end());
+    std::sort(all.begin(), all.end(),
+              [](const Chunk* a, const Chunk* b) { return a->serial < b->serial; });
+    return all;
+}
+
 Result<Chunk*> ChunkStore::create(Bytes bytes) {
     Result<Handle> handle = driver_.create(device_, bytes);
     if (!handle) { return handle.status(); }
@@ -23,7 +30,7 @@ Result<Chunk*> ChunkStore::create(Bytes bytes) {
     chunks_.insert(chunk);
     spares_.push_back(chunk);
     reserved_bytes_ += bytes;
-    ++created_count_;
+    chunk->serial = static_cast<std::uint64_t>(++created_count_);
     return chunk;
 }
 
@@ -48,6 +55,11 @@ void ChunkStore::set_spare(Chunk* chunk) {
     spares_.push_back(chunk);
 }
 
+void ChunkStore::sort_spares() {
+    std::sort(spares_.begin(), spares_.end(),
+              [](const Chunk* a, const Chunk* b) { return a->serial < b->serial; });
+}
+
 Status ChunkStore::release(Chunk* chunk) {
     if (chunk->arena == nullptr) { spares_.erase(std::find(spares_.begin(), spares_.end(), chunk)); }
     Status status = driver_.release(device_, chunk->handle, chunk->bytes);
@@ -63,7 +75,7 @@ Status ChunkStore::release(Chunk* chunk) {
 }
 
 void ChunkStore::release_all() {
-    for (Chunk* chunk : std::vector<Chunk*>(chunks_.begin(), chunks_.end())) {
+    for (Chunk* chunk : chunks()) {
         if (chunk->arena != nullptr) {
             static_cast<void>(unmap(chunk->address, chunk->bytes));
             set_spare(chunk);

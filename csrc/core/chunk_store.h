@@ -27,6 +27,8 @@ public:
     std::int64_t released_count() const { return released_count_; }
     std::int64_t leaked_count() const { return leaked_count_; }
     const std::vector<Chunk*>& spares() const { return spares_; }
+    // All chunks, oldest first.
+    std::vector<Chunk*> chunks() const;
 
     // New memory, spare at first.
     Result<Chunk*> create(Bytes bytes);
@@ -36,6 +38,7 @@ public:
     // Ends one mapping; no running work may use it any more.
     Status unmap(Address address, Bytes bytes) { return driver_.unmap(address, bytes); }
     void set_spare(Chunk* chunk);
+    void sort_spares();  // oldest first, whatever order they came in
     // Gives an unmapped chunk's memory back; the chunk is gone afterwards, whatever happens.
     Status release(Chunk* chunk);
     // The same for every chunk, mapped ones too, when nobody uses any memory any more.

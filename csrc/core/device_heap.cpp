@@ -104,6 +104,7 @@ Result<Address> DeviceHeap::allocate_small(Bytes bytes, Stream stream) {
         request.stream = stream;
         request.stream_id = (*cache)->key().stream_id;
         flush_own_locked();
+        if (!pending_.empty() && routes_.empty()) { poll_locked(); }
         Result<Block*> block = obtain_locked(request, lock, bytes);
         if (!block) { return block.status(); }
         if (kind_ != Strategy::Paged) {  // fell back to split meanwhile
@@ -114,6 +115,7 @@ Result<Address> DeviceHeap::allocate_small(Bytes bytes, Stream stream) {
         auto* slab = new Slab(*block, *cache, class_index);
         (*block)->arena->set_slab(*block, slab);
         (*cache)->add(slab);
+        slab_bytes_ += (*block)->bytes;
         count_reserved_locked();
     }
     return (*cache)->take(class_index, bytes);
@@ -135,7 +137,7 @@ Result<ThreadCache*> DeviceHeap::borrow_cache(Stream stream) {
             cache = it->second;
             idle_caches_.erase(it);
         } else {
-            cache = caches_.emplace_back(std::make_unique<ThreadCache>(key)).get();
+            cache = caches_.emplace_back(std::make_unique<ThreadCache>(key, keep_no_slabs_)).get();
         }
     }
     remember_thread_cache(id_, stream, cache);
@@ -187,6 +189,7 @@ Result<Address> DeviceHeap::allocate_large(Bytes bytes, Stream stream) {
         if (!obtained) { return obtained.status(); }
         block = *obtained;
     }
+    if (keep_no_slabs_.load(std::memory_order_relaxed)) { keep_no_slabs_ = false; }
     block->requested_bytes = bytes;
     count_large_locked(block, 1);
     return block->address;
@@ -226,13 +229,13 @@ Status DeviceHeap::free_large_locked(Address address, Block* block) {
         const auto defer = routes_.empty() ? PendingFrees::Defer::No : PendingFrees::Defer::Yes;
         Result<bool> complete = pending_.add(pending, defer);
         if (complete && !*complete) {
-            block->kind = TileKind::Pending;
+            strategy_->set_pending(block);
+            settle_locked();
             return {};
         }
     }
     count_active_locked(block->bytes, pool_of(block->requested_bytes), -1);
-    strategy_->give(block);
-    count_reserved_locked();
+    give_locked(block);
     return {};
 }
 
@@ -262,6 +265,7 @@ void DeviceHeap::return_object_locked(Slab* slab, Address address) {
 void DeviceHeap::return_slab_locked(Slab* slab) {
     Block* block = slab->block;
     block->arena->set_slab(block, nullptr);
+    slab_bytes_ -= block->bytes;
     strategy_->give(block);
     delete slab;
 }
@@ -272,10 +276,27 @@ void DeviceHeap::complete_locked(const std::vector<PendingFree>& done) {
             return_object_locked(free.slab, free.address);
         } else {
             count_active_locked(free.block->bytes, pool_of(free.block->requested_bytes), -1);
-            strategy_->give(free.block);
+            give_locked(free.block);
         }
     }
-    if (!done.empty()) { count_reserved_locked(); }
+}
+
+void DeviceHeap::give_locked(Block* block) {
+    strategy_->give(block);
+    if (kind_ != Strategy::Paged) { count_reserved_locked(); }
+    settle_locked();
+}
+
+// When nothing is live any more, memory that has moved can go home (Note [Homes]): slabs must not
+// keep it, and fences must tell when the last work is done.
+void DeviceHeap::settle_locked() {
+    if (!strategy_->disturbed() ||
+        strategy_->used_bytes() != slab_bytes_ + pending_.large_bytes()) {
+        return;
+    }
+    keep_no_slabs_ = true;
+    drain_caches_locked();
+    strategy_->fence_everything();
 }
 
 void DeviceHeap::poll_locked() { complete_locked(pending_.poll()); }

@@ -93,6 +93,8 @@ private:
     void return_object_locked(Slab* slab, Address address);
     void return_slab_locked(Slab* slab);
     void drain_caches_locked();
+    void give_locked(Block* block);
+    void settle_locked();
     void poll_locked();
     void flush_locked(ThreadCache& cache);
     void flush_own_locked();
@@ -115,6 +117,9 @@ private:
     PendingFrees pending_;
     std::vector<Route> routes_;
     std::atomic<bool> small_path_open_{false};  // slabs in use and no route begun
+    // Only small objects are left of memory that has moved: their slabs are not kept when empty.
+    std::atomic<bool> keep_no_slabs_{false};
+    Bytes slab_bytes_ = 0;
     std::vector<std::unique_ptr<ThreadCache>> caches_;
     std::multimap<ArenaKey, ThreadCache*> idle_caches_;
     Bytes limit_bytes_;

@@ -229,7 +229,9 @@ Status PagedStrategy::apply(StreamArena& target, const Step& step) {
 Status PagedStrategy::add_new(StreamArena& target, Address address, Bytes bytes) {
     Result<Chunk*> chunk = store_.create(bytes);
     if (!chunk) { return chunk.status(); }
-    return place_chunk(target, *chunk, address);
+    Status status = place_chunk(target, *chunk, address);
+    if (status.ok()) { set_home(target, *chunk); }
+    return status;
 }
 
 Status PagedStrategy::place_chunk(StreamArena& target, Chunk* chunk, Address address) {
@@ -250,6 +252,7 @@ Status PagedStrategy::order_after(StreamArena& owner, Chunk* chunk, Stream strea
 // legal because stream order separates the uses; its old addresses stay blocked until the fence.
 Status PagedStrategy::move_chunk(StreamArena& target, const Candidate& from, Address address) {
     Chunk* chunk = from.chunk;
+    disturbed_ = true;
     if (from.owner == nullptr) { return place_chunk(target, chunk, address); }
     StreamArena& owner = *from.owner;
     const bool own = &owner == &target;

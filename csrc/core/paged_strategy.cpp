@@ -35,6 +35,7 @@ PagedStrategy::~PagedStrategy() {
 }
 
 Block* PagedStrategy::take_cached(const Request& request) {
+    if (go_home_due_) { go_home(); }
     StreamArena* owner = recent_;
     const ArenaKey key{device_, request.pool, request.stream, request.stream_id};
     if (owner == nullptr || owner->arena.key() != key) {
@@ -52,6 +53,10 @@ Block* PagedStrategy::take_cached(const Request& request) {
 void PagedStrategy::give(Block* block) {
     used_bytes_ -= block->bytes;
     block->arena->give(block);
+    if (used_bytes_ == 0 && disturbed_) {
+        go_home_due_ = true;
+        fence_everything();
+    }
 }
 
 Block* PagedStrategy::find(Address address) {
@@ -125,6 +130,7 @@ Result<Bytes> PagedStrategy::trim(Bytes bytes, Wait wait) {
         Chunk* chunk = store_.spares()[i];
         if (chunk->stale_count > 0) { continue; }
         given += chunk->bytes;
+        forget_home(chunk);
         if (Status status = store_.release(chunk); !status.ok()) { return status; }
     }
     for (auto& [key, owner] : arenas_) {
@@ -176,6 +182,7 @@ Status PagedStrategy::release_idle(StreamArena& owner, Chunk* chunk) {
     if (Status status = store_.unmap(chunk->address, chunk->bytes); !status.ok()) { return status; }
     owner.arena.vacate(chunk, TileKind::Hole);
     store_.set_spare(chunk);
+    forget_home(chunk);
     return store_.release(chunk);
 }
 

@@ -42,6 +42,7 @@ struct StreamArena {
     Arena arena;
     FenceLine fences;
     std::deque<StaleRange> stale;
+    std::map<Address, Bytes> homes;  // of chunks, wherever they are now; they do not overlap
     bool released = false;  // a private pool's arena after release_pool()
 };
 
@@ -63,6 +64,10 @@ public:
     void unpin(Block* block) override;
     void set_limit(Bytes limit_bytes) override { limit_bytes_ = limit_bytes; }
     Bytes reserved_bytes() const override { return store_.reserved_bytes(); }
+    Bytes used_bytes() const override { return used_bytes_; }
+    bool disturbed() const override { return disturbed_; }
+    void fence_everything() override;
+    void set_pending(Block* block) override { block->arena->set_pending(block); }
     Bytes largest_free_bytes() const override;
     StrategyCounters counters() const override;
     void snapshot(std::vector<SegmentInfo>& segments) const override;
@@ -103,6 +108,10 @@ private:
     Status wait_for(StreamArena& owner, std::uint64_t count);
     Status release_idle(StreamArena& owner, Chunk* chunk);
     void clear_stale(StreamArena& owner);
+    void set_home(StreamArena& owner, Chunk* chunk);
+    void forget_home(Chunk* chunk);
+    void go_home();
+    StreamArena* owner_of(const Arena* arena) const;
     Bytes budget_bytes(Bytes request_bytes) const;
     Bytes new_chunk_bytes(Bytes request_bytes) const;
     Bytes headroom(Bytes ceiling_bytes) const;
@@ -123,6 +132,8 @@ private:
     Bytes limit_bytes_ = kMaxRequestBytes;
     Bytes used_bytes_ = 0;
     Bytes used_bytes_peak_ = 0;
+    bool disturbed_ = false;  // a chunk has left its home since all were there
+    bool go_home_due_ = false;
     StrategyCounters counters_;
 };
 

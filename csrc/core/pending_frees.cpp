@@ -24,17 +24,22 @@ Status PendingFrees::record(Address address, Stream stream) {
     return {};
 }
 
+void PendingFrees::count(const PendingFree& free, int sign) {
+    bytes_ += sign > 0 ? free.bytes : -free.bytes;
+    if (free.block != nullptr) { large_bytes_ += sign > 0 ? free.bytes : -free.bytes; }
+}
+
 Result<bool> PendingFrees::add(PendingFree free, Defer defer) {
     auto node = uses_.extract(free.address);
     if (node.empty()) { return true; }
-    bytes_ += free.bytes;
+    count(free, 1);
     if (defer == Defer::Yes) {
         deferred_.emplace_back(free, std::move(node.mapped()));
         return false;
     }
     auto* pending = new PendingFree(free);
     if (fence(pending, node.mapped())) { return false; }
-    bytes_ -= free.bytes;
+    count(free, -1);
     delete pending;
     return true;
 }
@@ -74,7 +79,7 @@ void PendingFrees::finish_front(std::deque<Fence>& queue, std::vector<PendingFre
     queue.pop_front();
     if (fence.event != Event{}) { driver_.recycle(fence.event); }
     if (--fence.free->fences_left > 0) { return; }
-    bytes_ -= fence.free->bytes;
+    count(*fence.free, -1);
     done.push_back(*fence.free);
     delete fence.free;
 }

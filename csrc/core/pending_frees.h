@@ -47,6 +47,7 @@ public:
 
     bool empty() const { return bytes_ == 0; }
     Bytes bytes() const { return bytes_; }
+    Bytes large_bytes() const { return large_bytes_; }  // of blocks that are not slab objects
 
 private:
     struct Use {
@@ -58,6 +59,7 @@ private:
         PendingFree* free;
         std::uint64_t order;
     };
+    void count(const PendingFree& free, int sign);
     bool fence(PendingFree* free, const std::vector<Use>& uses);
     void finish_front(std::deque<Fence>& queue, std::vector<PendingFree>& done);
 
@@ -67,6 +69,7 @@ private:
     std::vector<std::pair<PendingFree, std::vector<Use>>> deferred_;
     std::unordered_map<std::uint64_t, std::deque<Fence>> queues_;  // by stream id
     Bytes bytes_ = 0;
+    Bytes large_bytes_ = 0;
     std::uint64_t next_order_ = 0;
 };
 

@@ -59,6 +59,8 @@ public:
     virtual Result<Block*> obtain(const Request& request, Effort effort) = 0;
     // A Used or Pending block becomes Free.
     virtual void give(Block* block) = 0;
+    // A Used block was freed, but streams that record_stream named may still use it.
+    virtual void set_pending(Block* block) { block->kind = TileKind::Pending; }
     // The Used or Pending block that starts at `address`, or nullptr.
     virtual Block* find(Address address) = 0;
     virtual BaseAllocation base_of(const Block* block) const = 0;
@@ -75,6 +77,11 @@ public:
 
     virtual void set_limit(Bytes limit_bytes) = 0;
     virtual Bytes reserved_bytes() const = 0;
+    virtual Bytes used_bytes() const { return 0; }  // of Used and Pending blocks
+    // Memory has moved: once nothing is used, it will go back to where it was.
+    virtual bool disturbed() const { return false; }
+    // Nothing is live any more: so that the next request can tell whether all work is done.
+    virtual void fence_everything() {}
     virtual Bytes largest_free_bytes() const = 0;
     virtual StrategyCounters counters() const = 0;
     virtual void snapshot(std::vector<SegmentInfo>& segments) const = 0;

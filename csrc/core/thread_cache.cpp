@@ -55,7 +55,8 @@ ThreadCache::Freed ThreadCache::return_object(Slab* slab, std::uint32_t index, S
             bin.with_room.insert(slab);
         }
     }
-    if (!slab->empty() || slab == bin.current) { return Freed::Kept; }
+    if (!slab->empty()) { return Freed::Kept; }
+    if (slab == bin.current && !keep_none_.load(std::memory_order_relaxed)) { return Freed::Kept; }
     remove(bin, slab);
     emptied = slab;
     return Freed::SlabEmpty;

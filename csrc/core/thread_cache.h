@@ -38,7 +38,9 @@ public:
     // Unflushed bytes at most: the error of statistics(), per thread, until it flushes.
     static constexpr std::int64_t kFlushBytes = 1 << 20;
 
-    explicit ThreadCache(ArenaKey key) : key_(key) {}
+    // While `keep_none` is set, empty slabs are given back at once.
+    ThreadCache(ArenaKey key, const std::atomic<bool>& keep_none)
+        : key_(key), keep_none_(keep_none) {}
 
     enum class Freed : std::uint8_t { Kept, SlabEmpty, Recorded, NotAllocated };
 
@@ -84,6 +86,7 @@ private:
     void remove(Bin& bin, Slab* slab);
 
     const ArenaKey key_;
+    const std::atomic<bool>& keep_none_;
     SpinLock lock_;
     SmallDelta delta_;
     std::atomic<bool> flush_due_{false};
