@@ -33,7 +33,7 @@ FAKE_EXPORT int cuGetProcAddress_v2(const char* symbol, void** function, int ver
     std::fprintf(stderr, "asked %s %d %llu\n", symbol, version, flags);
     const char* lacks = std::getenv("FAKE_LACKS");
     *found = lacks != nullptr && std::strcmp(lacks, symbol) == 0 ? 1 : 0;
-    *function = *found != 0                                    ? nullptr
+    *function = *found != 0                                    ? address(unexpected)
                 : std::strcmp(symbol, "cuInit") == 0           ? address(init)
                 : std::strcmp(symbol, "cuDeviceGetCount") == 0 ? address(device_count)
                 : std::strcmp(symbol, "cuDeviceTotalMem") == 0 ? address(total_bytes)

@@ -229,6 +229,7 @@ TEST_CASE("cuda driver: stand-in: a failure names the call with its size and the
     fail("cuEventRecord", 400, 0, 1);
     check_refused(card.driver().record(0, nullptr).status());
     require_ok(card.driver().record(0, nullptr).status());
+    CHECK(rig_function<CallCount>("rig_call_count")("cuEventCreate") == 1);  // it was kept
 }
 
 TEST_CASE("cuda driver: stand-in: memory that cannot be exported is made plain") {
@@ -265,6 +266,22 @@ TEST_CASE("cuda driver: stand-in: a capture elsewhere does not stop memory calls
     CHECK(require_value(driver.passed(event)));
     require_ok(driver.synchronize(event));
     set_capturing(0x70000, 0);
+    driver.recycle(event);
+}
+
+TEST_CASE("cuda driver: stand-in: an event passes when its stream has got there") {
+    if (was_run_on_stand_in()) {
+        return;
+    }
+    Card card;
+    Driver& driver = card.driver();
+    const Stream slow = card.stream(3);
+    const auto number = reinterpret_cast<std::uintptr_t>(slow);
+    rig_function<void(std::uintptr_t, int)>("rig_set_slow")(number, 1);
+    const Event event = require_value(driver.record(0, slow));
+    CHECK_FALSE(require_value(driver.passed(event)));
+    rig_function<void(std::uintptr_t)>("rig_finish")(number);
+    CHECK(require_value(driver.passed(event)));
     driver.recycle(event);
 }
 

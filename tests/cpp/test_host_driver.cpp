@@ -36,8 +36,9 @@ void check_conformance(const HostDriverConfig& config) {
                         .fill = {},
                         .read_byte = {},
                         .first_stream = stream(16),
-                        .second_stream = stream(32)};
-    if (config.memory == HostMemory::Real) {
+                        .second_stream = stream(32),
+                        .has_contents = config.memory == HostMemory::Real};
+    if (access.has_contents) {
         access.fill = [](Address address, unsigned char value, Bytes bytes) {
             std::memset(bytes_at(address), value, bytes);
         };

@@ -164,8 +164,9 @@ TEST_CASE("clock: an event passes one lag after it was recorded") {
     const Event event = require_value(driver.record(0, kFirst));
     driver.set_time_ns(1000 + kLagNs - 1);
     CHECK_FALSE(passed(driver, event));
-    driver.set_time_ns(500);  // ignored
     driver.set_time_ns(1000 + kLagNs);
+    CHECK(passed(driver, event));
+    driver.set_time_ns(500);  // ignored: what has passed stays so
     CHECK(passed(driver, event));
 }
 
@@ -184,6 +185,21 @@ TEST_CASE("clock: after a wait nothing passes before what was waited for") {
     CHECK_FALSE(passed(driver, late));
     driver.set_time_ns(kLagNs / 2 + 10 + kLagNs);
     CHECK(passed(driver, late));
+}
+
+TEST_CASE("clock: of two waits for one stream the later decides") {
+    HostDriver driver(on_a_clock());
+    const Event early = require_value(driver.record(0, kFirst));
+    driver.set_time_ns(10);
+    const Event awaited = require_value(driver.record(0, kFirst));
+    driver.set_time_ns(11);
+    require_ok(driver.wait(kSecond, early));
+    require_ok(driver.wait(kSecond, awaited));
+    require_ok(driver.wait(kSecond, early));  // adds nothing
+    const Event late = require_value(driver.record(0, kSecond));
+    require_ok(driver.synchronize(late));
+    CHECK(passed(driver, early));
+    CHECK(passed(driver, awaited));
 }
 
 TEST_CASE("clock: a host wait lets the event pass, with what its stream had before") {
