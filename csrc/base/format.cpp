@@ -7,9 +7,7 @@ namespace gma {
 
 std::string bytes_text(Bytes bytes) {
     static constexpr std::array<const char*, 6> kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    if (bytes < 1_KiB) {
-        return std::to_string(bytes) + " bytes";
-    }
+    if (bytes < 1_KiB) { return std::to_string(bytes) + " bytes"; }
     std::size_t unit = 0;
     double value = static_cast<double>(bytes) / 1024.0;
     while (value >= 1024.0 && unit + 1 < kUnits.size()) {

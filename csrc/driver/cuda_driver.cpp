@@ -87,9 +87,7 @@ private:
     template <class Body, class Text>
     Status call(int device, Body body, Text text) {
         const CurrentContext context(contexts_, device);
-        if (!context.status().ok()) {
-            return context.status();
-        }
+        if (!context.status().ok()) { return context.status(); }
         const RelaxedCapture relaxed(api_);
         const CUresult result = body();
         return result == CUDA_SUCCESS ? Status() : cuda_failure(api_, result, text());
@@ -109,7 +107,8 @@ private:
 
 Result<DeviceProperties> CudaDriver::properties(int device) {
     if (device < 0 || device >= device_count()) {
-        return Status(Code::InvalidValue, "no device " + std::to_string(device));
+        return Status(Code::DriverFailed, "no device " + std::to_string(device),
+                      static_cast<int>(CUDA_ERROR_INVALID_DEVICE));
     }
     return of(device).properties;
 }
@@ -120,9 +119,7 @@ Result<CardMemory> CudaDriver::card_memory(int device) {
     Status status = call(
         device, [&] { return api_.cuMemGetInfo(&free_bytes, &total_bytes); },
         [&] { return "cuMemGetInfo(device " + std::to_string(device) + ")"; });
-    if (!status.ok()) {
-        return status;
-    }
+    if (!status.ok()) { return status; }
     return CardMemory{.free_bytes = free_bytes, .total_bytes = total_bytes};
 }
 
@@ -131,9 +128,7 @@ Result<Address> CudaDriver::reserve(int device, Bytes bytes, Bytes alignment) {
     Status status = call(
         device, [&] { return api_.cuMemAddressReserve(&address, bytes, alignment, 0, 0); },
         [&] { return call_text("cuMemAddressReserve", bytes, device); });
-    if (!status.ok()) {
-        return status;
-    }
+    if (!status.ok()) { return status; }
     const std::lock_guard<std::mutex> guard(mutex_);
     reservations_[address] = device;
     return Address{address};
@@ -156,9 +151,7 @@ Result<Handle> CudaDriver::create(int device, Bytes bytes) {
     Status status = call(
         device, [&] { return create_handle(device, bytes, &handle); },
         [&] { return call_text("cuMemCreate", bytes, device); });
-    if (!status.ok()) {
-        return status;
-    }
+    if (!status.ok()) { return status; }
     return Handle{handle};
 }
 
@@ -171,9 +164,7 @@ CUresult CudaDriver::create_handle(int device, Bytes bytes, CUmemGenericAllocati
         const CUresult result = api_.cuMemCreate(handle, bytes, &wanted, 0);
         const bool is_plain = wanted.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE &&
                               wanted.allocFlags.gpuDirectRDMACapable == 0;
-        if (!is_refused(result) || is_plain) {
-            return result;
-        }
+        if (!is_refused(result) || is_plain) { return result; }
         if (wanted.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) {
             description.wants_file_handles = false;
         } else {
@@ -217,9 +208,7 @@ Result<Address> CudaDriver::malloc(int device, Bytes bytes) {
     Status status = call(
         device, [&] { return api_.cuMemAlloc(&address, bytes); },
         [&] { return call_text("cuMemAlloc", bytes, device); });
-    if (!status.ok()) {
-        return status;
-    }
+    if (!status.ok()) { return status; }
     return Address{address};
 }
 
@@ -233,13 +222,9 @@ Status CudaDriver::free(int device, Address address) {
 // that must be an error, not a surprise.
 Result<Event> CudaDriver::record(int device, Stream stream) {
     const CurrentContext context(contexts_, device);
-    if (!context.status().ok()) {
-        return context.status();
-    }
+    if (!context.status().ok()) { return context.status(); }
     Result<CudaEvents::Entry*> entry = events_.take(device);
-    if (!entry) {
-        return entry.status();
-    }
+    if (!entry) { return entry.status(); }
     const CUresult result = api_.cuEventRecord((*entry)->event, cuda_stream(stream));
     if (result != CUDA_SUCCESS) {
         events_.give_back(*entry);
@@ -259,18 +244,14 @@ Result<bool> CudaDriver::passed(Event event) {
             return is_ready ? result : CUDA_SUCCESS;
         },
         [&] { return std::string("cuEventQuery"); });
-    if (!status.ok()) {
-        return status;
-    }
+    if (!status.ok()) { return status; }
     return is_ready;
 }
 
 Status CudaDriver::wait(Stream stream, Event event) {
     const CudaEvents::Entry& entry = *CudaEvents::entry_of(event);
     const CurrentContext context(contexts_, entry.device);
-    if (!context.status().ok()) {
-        return context.status();
-    }
+    if (!context.status().ok()) { return context.status(); }
     const CUresult result = api_.cuStreamWaitEvent(cuda_stream(stream), entry.event, 0);
     return result == CUDA_SUCCESS ? Status() : cuda_failure(api_, result, "cuStreamWaitEvent");
 }
@@ -283,9 +264,7 @@ Status CudaDriver::synchronize(Event event) {
 }
 
 Result<std::uint64_t> CudaDriver::stream_id(int device, Stream stream) {
-    if (is_legacy(stream)) {
-        return kLegacyIds | static_cast<std::uint64_t>(device);
-    }
+    if (is_legacy(stream)) { return kLegacyIds | static_cast<std::uint64_t>(device); }
     if (is_per_thread(stream)) {
         return kPerThreadIds | this_thread_number() << 16 | static_cast<std::uint64_t>(device);
     }
@@ -293,9 +272,7 @@ Result<std::uint64_t> CudaDriver::stream_id(int device, Stream stream) {
     Status status = call(
         device, [&] { return api_.cuStreamGetId(cuda_stream(stream), &id); },
         [&] { return "cuStreamGetId(device " + std::to_string(device) + ")"; });
-    if (!status.ok()) {
-        return status;
-    }
+    if (!status.ok()) { return status; }
     return std::uint64_t{id};
 }
 
@@ -311,9 +288,7 @@ Result<bool> CudaDriver::capturing(int device, Stream stream) {
             return is_implicit ? CUDA_SUCCESS : result;
         },
         [&] { return "cuStreamIsCapturing(device " + std::to_string(device) + ")"; });
-    if (!status.ok()) {
-        return status;
-    }
+    if (!status.ok()) { return status; }
     return is_implicit || capture != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
@@ -333,25 +308,17 @@ int CudaDriver::device_of(Address address) {
 
 Result<std::unique_ptr<Driver>> make_cuda_driver() {
     Result<CudaEntryPoints> api = load_cuda_entry_points();
-    if (!api) {
-        return api.status();
-    }
+    if (!api) { return api.status(); }
     int device_count = 0;
     CUresult result = api->cuInit(0);
-    if (result == CUDA_SUCCESS) {
-        result = api->cuDeviceGetCount(&device_count);
-    }
+    if (result == CUDA_SUCCESS) { result = api->cuDeviceGetCount(&device_count); }
     if (result == CUDA_ERROR_NO_DEVICE || (result == CUDA_SUCCESS && device_count == 0)) {
         return Status(Code::NotSupported, "the CUDA driver sees no card",
                       static_cast<int>(CUDA_ERROR_NO_DEVICE));
     }
-    if (result != CUDA_SUCCESS) {
-        return cuda_failure(*api, result, "cuInit");
-    }
+    if (result != CUDA_SUCCESS) { return cuda_failure(*api, result, "cuInit"); }
     auto driver = std::make_unique<CudaDriver>(*api, device_count);
-    if (Status status = driver->describe_devices(); !status.ok()) {
-        return status;
-    }
+    if (Status status = driver->describe_devices(); !status.ok()) { return status; }
     return Result<std::unique_ptr<Driver>>(std::move(driver));
 }
 

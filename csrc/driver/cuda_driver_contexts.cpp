@@ -18,13 +18,13 @@ CudaContexts::~CudaContexts() {
 
 Result<CUcontext> CudaContexts::primary(int device) {
     if (device < 0 || device >= device_count()) {
-        return Status(Code::InvalidValue, "device " + std::to_string(device) + " is not one of " +
-                                              std::to_string(device_count()));
+        return Status(Code::DriverFailed,
+                      "device " + std::to_string(device) + " is not one of " +
+                          std::to_string(device_count()),
+                      static_cast<int>(CUDA_ERROR_INVALID_DEVICE));
     }
     std::atomic<CUcontext>& slot = contexts_[static_cast<std::size_t>(device)];
-    if (CUcontext known = slot.load(std::memory_order_acquire); known != nullptr) {
-        return known;
-    }
+    if (CUcontext known = slot.load(std::memory_order_acquire); known != nullptr) { return known; }
     const std::lock_guard<std::mutex> guard(mutex_);
     CUcontext context = slot.load();
     if (context == nullptr) {
@@ -48,21 +48,17 @@ CurrentContext::CurrentContext(CudaContexts& contexts, int device) : api_(contex
         status_ = cuda_failure(api_, result, "cuCtxGetCurrent");
         return;
     }
-    if (previous_ == *wanted) {
-        return;
-    }
+    if (previous_ == *wanted) { return; }
     if (const CUresult result = api_.cuCtxSetCurrent(*wanted); result != CUDA_SUCCESS) {
-        status_ = cuda_failure(api_, result,
-                               "cuCtxSetCurrent(device " + std::to_string(device) + ")");
+        status_ =
+            cuda_failure(api_, result, "cuCtxSetCurrent(device " + std::to_string(device) + ")");
         return;
     }
     is_changed_ = true;
 }
 
 CurrentContext::~CurrentContext() {
-    if (is_changed_) {
-        static_cast<void>(api_.cuCtxSetCurrent(previous_));
-    }
+    if (is_changed_) { static_cast<void>(api_.cuCtxSetCurrent(previous_)); }
 }
 
 RelaxedCapture::RelaxedCapture(const CudaEntryPoints& api) : api_(api) {

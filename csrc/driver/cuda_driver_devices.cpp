@@ -48,8 +48,8 @@ Status describe_device(const CudaEntryPoints& api, int device, int device_count,
         has(api, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device);
     const CUmemAllocationProp wanted = allocation_properties(device, description);
     std::size_t page_bytes = 0;
-    if (const CUresult result = api.cuMemGetAllocationGranularity(
-            &page_bytes, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    if (const CUresult result = api.cuMemGetAllocationGranularity(&page_bytes, &wanted,
+                                                                  CU_MEM_ALLOC_GRANULARITY_MINIMUM);
         result != CUDA_SUCCESS) {
         return cuda_failure(api, result, "cuMemGetAllocationGranularity" + where);
     }

@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 
-
 #include "base/format.h"
 
 namespace gma {
@@ -46,26 +45,19 @@ Status find(GetProcAddress get_proc_address, const char* name, int version, Func
 
 Result<CudaEntryPoints> load_cuda_entry_points() {
     Result<GetProcAddress> get_proc_address = find_get_proc_address();
-    if (!get_proc_address) {
-        return get_proc_address.status();
-    }
+    if (!get_proc_address) { return get_proc_address.status(); }
     CudaEntryPoints api;
     Status status;
-#define GMA_FIND(name, version)                                            \
-    if (status.ok()) {                                                     \
-        status = find(*get_proc_address, #name, version, api.name);        \
-    }
+#define GMA_FIND(name, version) \
+    if (status.ok()) { status = find(*get_proc_address, #name, version, api.name); }
     GMA_CUDA_ENTRY_POINTS(GMA_FIND)
 #undef GMA_FIND
-    if (!status.ok()) {
-        return status;
-    }
+    if (!status.ok()) { return status; }
     return api;
 }
 
 std::string call_text(const char* name, Bytes bytes, int device) {
-    return std::string(name) + "(" + bytes_text(bytes) + ", device " + std::to_string(device) +
-           ")";
+    return std::string(name) + "(" + bytes_text(bytes) + ", device " + std::to_string(device) + ")";
 }
 
 Status cuda_failure(const CudaEntryPoints& api, CUresult result, const std::string& call) {
@@ -76,7 +68,7 @@ Status cuda_failure(const CudaEntryPoints& api, CUresult result, const std::stri
         name = "CUresult";
     }
     const int number = static_cast<int>(result);
-    const Code code = result == CUDA_ERROR_OUT_OF_MEMORY ? Code::OutOfMemory
+    const Code code = result == CUDA_ERROR_OUT_OF_MEMORY   ? Code::OutOfMemory
                       : result == CUDA_ERROR_NOT_SUPPORTED ? Code::NotSupported
                                                            : Code::DriverFailed;
     return Status(code, call + " failed: " + name + " (" + std::to_string(number) + ")", number);

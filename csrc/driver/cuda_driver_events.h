@@ -38,8 +38,8 @@ public:
 private:
     CudaContexts& contexts_;
     std::mutex mutex_;
-    std::deque<Entry> entries_;             // all ever made; addresses are stable
-    std::vector<std::vector<Entry*>> idle_; // by device
+    std::deque<Entry> entries_;              // all ever made; addresses are stable
+    std::vector<std::vector<Entry*>> idle_;  // by device
 };
 
 }  // namespace gma

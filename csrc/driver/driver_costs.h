@@ -19,17 +19,13 @@ struct CostPoint {
 using CostCurve = std::array<CostPoint, 5>;
 
 constexpr double cost_on(const CostCurve& curve, Bytes bytes) {
-    if (bytes <= curve.front().bytes) {
-        return curve.front().ns;
-    }
+    if (bytes <= curve.front().bytes) { return curve.front().ns; }
     std::size_t right = 1;
-    while (right + 1 < curve.size() && bytes > curve[right].bytes) {
-        ++right;
-    }
+    while (right + 1 < curve.size() && bytes > curve[right].bytes) { ++right; }
     const CostPoint& low = curve[right - 1];
     const CostPoint& high = curve[right];
-    const double share = static_cast<double>(bytes - low.bytes) /
-                         static_cast<double>(high.bytes - low.bytes);
+    const double share =
+        static_cast<double>(bytes - low.bytes) / static_cast<double>(high.bytes - low.bytes);
     return low.ns + share * (high.ns - low.ns);
 }
 
@@ -47,8 +43,8 @@ constexpr CostCurve handle_curve(double us_2m, double us_32m, double us_128m, do
 constexpr CostCurve segment_curve(double us_2m, double us_2g) {
     CostCurve curve = handle_curve(us_2m, 0, 0, 0, us_2g);
     for (std::size_t i = 1; i + 1 < curve.size(); ++i) {
-        const double share = static_cast<double>(curve[i].bytes - 2_MiB) /
-                             static_cast<double>(2_GiB - 2_MiB);
+        const double share =
+            static_cast<double>(curve[i].bytes - 2_MiB) / static_cast<double>(2_GiB - 2_MiB);
         curve[i].ns = (us_2m + share * (us_2g - us_2m)) * 1e3;
     }
     return curve;
@@ -69,16 +65,26 @@ inline constexpr double kQueryNs = 290;
 // own: what it costs is the wait, and that is the caller's.
 constexpr double call_cost_ns(Call call, Bytes bytes) {
     switch (call) {
-        case Call::Create: return cost_on(kCreateCost, bytes);
-        case Call::Map: return cost_on(kMapCost, bytes);
-        case Call::SetAccess: return cost_on(kSetAccessCost, bytes);
-        case Call::Unmap: return cost_on(kUnmapCost, bytes);
-        case Call::Release: return cost_on(kReleaseCost, bytes);
-        case Call::Malloc: return cost_on(kMallocCost, bytes);
-        case Call::Free: return cost_on(kFreeCost, bytes);
-        case Call::Event: return kEventNs;
-        case Call::Wait: return kWaitNs;
-        case Call::Synchronize: return 0;
+        case Call::Create:
+            return cost_on(kCreateCost, bytes);
+        case Call::Map:
+            return cost_on(kMapCost, bytes);
+        case Call::SetAccess:
+            return cost_on(kSetAccessCost, bytes);
+        case Call::Unmap:
+            return cost_on(kUnmapCost, bytes);
+        case Call::Release:
+            return cost_on(kReleaseCost, bytes);
+        case Call::Malloc:
+            return cost_on(kMallocCost, bytes);
+        case Call::Free:
+            return cost_on(kFreeCost, bytes);
+        case Call::Event:
+            return kEventNs;
+        case Call::Wait:
+            return kWaitNs;
+        case Call::Synchronize:
+            return 0;
     }
     return 0;
 }

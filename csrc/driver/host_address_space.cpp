@@ -23,10 +23,10 @@ Status broken_rule(const char* name, const std::string& rule, int code = kCudaIn
 }
 
 Status broken_rule(const char* name, Address address, Bytes bytes, const std::string& rule) {
-    return Status(Code::DriverFailed,
-                  std::string(name) + "(" + hex(address) + ", " + bytes_text(bytes) +
-                      ") failed: " + rule,
-                  kCudaInvalidValue);
+    return Status(
+        Code::DriverFailed,
+        std::string(name) + "(" + hex(address) + ", " + bytes_text(bytes) + ") failed: " + rule,
+        kCudaInvalidValue);
 }
 
 Status out_of_memory(const char* name, int device, Bytes bytes, Bytes held, Bytes capacity) {
@@ -47,25 +47,17 @@ HostAddressSpace::HostAddressSpace(const HostDriverConfig& config, HostCalls& ca
       held_bytes_(static_cast<std::size_t>(config.device_count)) {}
 
 HostAddressSpace::~HostAddressSpace() {
-    for (const auto& [address, bytes] : reservations_) {
-        backing_->unreserve(address, bytes);
-    }
-    for (const auto& [address, segment] : segments_) {
-        backing_->free(address, segment.bytes);
-    }
+    for (const auto& [address, bytes] : reservations_) { backing_->unreserve(address, bytes); }
+    for (const auto& [address, segment] : segments_) { backing_->free(address, segment.bytes); }
 }
 
 Result<Address> HostAddressSpace::reserve(Bytes bytes, Bytes alignment) {
-    if (Status status = check_pages("reserve", alignment, bytes); !status.ok()) {
-        return status;
-    }
+    if (Status status = check_pages("reserve", alignment, bytes); !status.ok()) { return status; }
     if (alignment < page_bytes_ || (alignment & (alignment - 1)) != 0) {
         return broken_rule("reserve", "alignment must be a power of two and at least a page");
     }
     Result<Address> address = backing_->reserve(bytes, alignment);
-    if (address) {
-        reservations_.emplace(*address, bytes);
-    }
+    if (address) { reservations_.emplace(*address, bytes); }
     return address;
 }
 
@@ -83,33 +75,27 @@ Status HostAddressSpace::unreserve(Address address, Bytes bytes) {
 }
 
 Result<Handle> HostAddressSpace::create(int device, Bytes bytes) {
-    if (Status status = check_pages("create", 0, bytes); !status.ok()) {
-        return status;
-    }
+    if (Status status = check_pages("create", 0, bytes); !status.ok()) { return status; }
     if (!fits(device, bytes)) {
         return out_of_memory("create", device, bytes, held_bytes(device), capacity_bytes_);
     }
     Result<Bytes> offset = backing_->create(device, bytes);
-    if (!offset) {
-        return offset.status();
-    }
+    if (!offset) { return offset.status(); }
     held_bytes_[static_cast<std::size_t>(device)] += bytes;
     calls_.charge(Call::Create, bytes);
     return Handle{handles_.insert({.device = device, .bytes = bytes, .offset = *offset})};
 }
 
 Status HostAddressSpace::map(Address address, Bytes bytes, Handle handle) {
-    if (Status status = check_pages("map", address, bytes); !status.ok()) {
-        return status;
-    }
+    if (Status status = check_pages("map", address, bytes); !status.ok()) { return status; }
     Physical* physical = find(handle);
     if (physical == nullptr || physical->is_released) {
         return broken_rule("map", address, bytes, "no such handle, or it was released");
     }
     if (physical->bytes != bytes) {
-        return broken_rule("map", address, bytes,
-                           "the handle has " + bytes_text(physical->bytes) +
-                               " and is mapped whole or not at all");
+        return broken_rule(
+            "map", address, bytes,
+            "the handle has " + bytes_text(physical->bytes) + " and is mapped whole or not at all");
     }
     if (!is_reserved(address, bytes)) {
         return broken_rule("map", address, bytes, "the range is not within one reservation");
@@ -128,12 +114,8 @@ Status HostAddressSpace::map(Address address, Bytes bytes, Handle handle) {
 
 Status HostAddressSpace::set_access(Address address, Bytes bytes) {
     Result<Mappings::iterator> first = whole_mappings("set_access", address, bytes);
-    if (!first) {
-        return first.status();
-    }
-    if (Status status = backing_->set_access(address, bytes); !status.ok()) {
-        return status;
-    }
+    if (!first) { return first.status(); }
+    if (Status status = backing_->set_access(address, bytes); !status.ok()) { return status; }
     for (auto it = *first; it != mappings_.end() && it->first < address + bytes; ++it) {
         it->second.is_accessible = true;
         calls_.charge(Call::SetAccess, it->second.bytes);
@@ -143,12 +125,8 @@ Status HostAddressSpace::set_access(Address address, Bytes bytes) {
 
 Status HostAddressSpace::unmap(Address address, Bytes bytes) {
     Result<Mappings::iterator> first = whole_mappings("unmap", address, bytes);
-    if (!first) {
-        return first.status();
-    }
-    if (Status status = backing_->unmap(address, bytes); !status.ok()) {
-        return status;
-    }
+    if (!first) { return first.status(); }
+    if (Status status = backing_->unmap(address, bytes); !status.ok()) { return status; }
     for (auto it = *first; it != mappings_.end() && it->first < address + bytes;) {
         const Handle handle = it->second.handle;
         calls_.charge(Call::Unmap, it->second.bytes);
@@ -177,9 +155,7 @@ Status HostAddressSpace::release(int device, Handle handle, Bytes bytes) {
 }
 
 Result<Address> HostAddressSpace::malloc(int device, Bytes bytes) {
-    if (bytes == 0) {
-        return broken_rule("malloc", "a segment must have at least one byte");
-    }
+    if (bytes == 0) { return broken_rule("malloc", "a segment must have at least one byte"); }
     const Bytes rounded = round_up(bytes, kUnitBytes);
     if (bytes > kMaxRequestBytes || !fits(device, rounded)) {
         return out_of_memory("malloc", device, bytes, held_bytes(device), capacity_bytes_);
@@ -211,37 +187,27 @@ Status HostAddressSpace::free(int device, Address address) {
 
 std::vector<HostRange> HostAddressSpace::reserved_ranges() const {
     std::vector<HostRange> ranges;
-    for (const auto& [address, bytes] : reservations_) {
-        ranges.push_back({address, bytes});
-    }
+    for (const auto& [address, bytes] : reservations_) { ranges.push_back({address, bytes}); }
     return ranges;
 }
 
 std::vector<HostRange> HostAddressSpace::segments() const {
     std::vector<HostRange> ranges;
-    for (const auto& [address, segment] : segments_) {
-        ranges.push_back({address, segment.bytes});
-    }
+    for (const auto& [address, segment] : segments_) { ranges.push_back({address, segment.bytes}); }
     return ranges;
 }
 
 std::vector<HostMapping> HostAddressSpace::mappings() const {
     std::vector<HostMapping> all;
-    for (const auto& entry : mappings_) {
-        all.push_back(entry.second);
-    }
+    for (const auto& entry : mappings_) { all.push_back(entry.second); }
     return all;
 }
 
 std::optional<HostMapping> HostAddressSpace::mapping_at(Address address) const {
     const auto after = mappings_.upper_bound(address);
-    if (after == mappings_.begin()) {
-        return std::nullopt;
-    }
+    if (after == mappings_.begin()) { return std::nullopt; }
     const HostMapping& mapping = std::prev(after)->second;
-    if (address - mapping.start >= mapping.bytes) {
-        return std::nullopt;
-    }
+    if (address - mapping.start >= mapping.bytes) { return std::nullopt; }
     return mapping;
 }
 
@@ -263,9 +229,7 @@ Status HostAddressSpace::check_pages(const char* name, Address address, Bytes by
 
 bool HostAddressSpace::is_reserved(Address address, Bytes bytes) const {
     const auto after = reservations_.upper_bound(address);
-    if (after == reservations_.begin()) {
-        return false;
-    }
+    if (after == reservations_.begin()) { return false; }
     const auto& [start, reserved_bytes] = *std::prev(after);
     return address - start <= reserved_bytes && bytes <= reserved_bytes - (address - start);
 }
@@ -278,15 +242,11 @@ bool HostAddressSpace::overlaps_mapping(Address address, Bytes bytes) const {
 Result<HostAddressSpace::Mappings::iterator> HostAddressSpace::whole_mappings(const char* name,
                                                                               Address address,
                                                                               Bytes bytes) {
-    if (Status status = check_pages(name, address, bytes); !status.ok()) {
-        return status;
-    }
+    if (Status status = check_pages(name, address, bytes); !status.ok()) { return status; }
     const auto first = mappings_.find(address);
     Address reached = address;
     for (auto it = first; it != mappings_.end() && reached < address + bytes; ++it) {
-        if (it->first != reached) {
-            break;
-        }
+        if (it->first != reached) { break; }
         reached += it->second.bytes;
     }
     if (reached != address + bytes) {
@@ -297,9 +257,7 @@ Result<HostAddressSpace::Mappings::iterator> HostAddressSpace::whole_mappings(co
 
 void HostAddressSpace::free_if_unused(Handle handle) {
     const Physical& physical = *find(handle);
-    if (!physical.is_released || physical.mapped_count > 0) {
-        return;
-    }
+    if (!physical.is_released || physical.mapped_count > 0) { return; }
     backing_->release(physical.device, physical.offset, physical.bytes);
     held_bytes_[static_cast<std::size_t>(physical.device)] -= physical.bytes;
     handles_.erase(static_cast<std::uint64_t>(handle));

@@ -35,22 +35,16 @@ public:
 
     ~RealBacking() override {
         for (const File& file : files_) {
-            if (file.descriptor >= 0) {
-                ::close(file.descriptor);
-            }
+            if (file.descriptor >= 0) { ::close(file.descriptor); }
         }
     }
 
     Result<Address> reserve(Bytes bytes, Bytes alignment) override {
         void* raw = ::mmap(nullptr, bytes + alignment, PROT_NONE, kNothing, -1, 0);
-        if (raw == MAP_FAILED) {
-            return system_failure("mmap of a reservation");
-        }
+        if (raw == MAP_FAILED) { return system_failure("mmap of a reservation"); }
         const Address start = reinterpret_cast<Address>(raw);
         const Address aligned = round_up(start, alignment);
-        if (aligned > start) {
-            ::munmap(raw, aligned - start);
-        }
+        if (aligned > start) { ::munmap(raw, aligned - start); }
         if (const Bytes tail = start + alignment - aligned; tail > 0) {
             ::munmap(pointer(aligned + bytes), tail);
         }
@@ -63,9 +57,7 @@ public:
         File& file = files_[static_cast<std::size_t>(device)];
         if (file.descriptor < 0) {
             file.descriptor = ::memfd_create("gma_host_device", MFD_CLOEXEC);
-            if (file.descriptor < 0) {
-                return system_failure("memfd_create");
-            }
+            if (file.descriptor < 0) { return system_failure("memfd_create"); }
             if (::ftruncate(file.descriptor, static_cast<off_t>(kFileBytes)) != 0) {
                 return system_failure("ftruncate of the device's file");
             }
@@ -140,9 +132,7 @@ public:
             const auto lowest = found->second.begin();
             const Address address = *lowest;
             found->second.erase(lowest);
-            if (found->second.empty()) {
-                returned_.erase(found);
-            }
+            if (found->second.empty()) { returned_.erase(found); }
             dealt_.emplace(address, alignment);
             return address;
         }
@@ -170,16 +160,14 @@ public:
 
 private:
     Address next_ = 1_TiB;
-    std::map<Address, Bytes> dealt_;  // -> alignment
+    std::map<Address, Bytes> dealt_;                                 // -> alignment
     std::map<std::pair<Bytes, Bytes>, std::set<Address>> returned_;  // {bytes, alignment} ->
 };
 
 }  // namespace
 
 std::unique_ptr<HostBacking> make_host_backing(HostMemory memory, int device_count) {
-    if (memory == HostMemory::Real) {
-        return std::make_unique<RealBacking>(device_count);
-    }
+    if (memory == HostMemory::Real) { return std::make_unique<RealBacking>(device_count); }
     return std::make_unique<AddressBacking>();
 }
 

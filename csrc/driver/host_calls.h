@@ -37,9 +37,7 @@ public:
     // empty for those that the totals leave out (reserve, queries ...).
     Status begin(std::optional<Call> call, const char* name) {
         ++fallible_;
-        if (call) {
-            ++totals_.counts[static_cast<std::size_t>(*call)];
-        }
+        if (call) { ++totals_.counts[static_cast<std::size_t>(*call)]; }
         return faults_.empty() ? Status() : failure(call, name);
     }
 
@@ -51,10 +49,10 @@ public:
     std::uint64_t fallible_count() const { return fallible_; }
 
     struct Fault {
-        std::optional<Call> call;    // empty: any call
-        std::uint64_t skip;          // so many matching calls succeed first
-        std::uint64_t times;         // then so many fail
-        std::optional<Code> code;    // empty: OutOfMemory for create and malloc, else DriverFailed
+        std::optional<Call> call;  // empty: any call
+        std::uint64_t skip;        // so many matching calls succeed first
+        std::uint64_t times;       // then so many fail
+        std::optional<Code> code;  // empty: OutOfMemory for create and malloc, else DriverFailed
     };
     void add_fault(Fault fault);
     std::uint64_t fired_count() const { return fired_; }

@@ -12,9 +12,7 @@ HostDriver::HostDriver(const HostDriverConfig& config)
     : config_(config), calls_(config.costs), memory_(config_, calls_), streams_(config_, calls_) {}
 
 Status HostDriver::begin(std::optional<Call> call, const char* name, int device) {
-    if (Status status = calls_.begin(call, name); !status.ok()) {
-        return status;
-    }
+    if (Status status = calls_.begin(call, name); !status.ok()) { return status; }
     if (device < 0 || device >= config_.device_count) {
         return Status(Code::DriverFailed,
                       std::string(name) + " failed: device " + std::to_string(device) +
@@ -36,27 +34,21 @@ Status HostDriver::begin_mapping(std::optional<Call> call, const char* name, int
 
 Result<DeviceProperties> HostDriver::properties(int device) {
     const Guard guard(mutex_);
-    if (Status status = begin({}, "properties", device); !status.ok()) {
-        return status;
-    }
+    if (Status status = begin({}, "properties", device); !status.ok()) { return status; }
     return DeviceProperties{.page_bytes = config_.mapping_supported ? config_.page_bytes : 0,
                             .total_bytes = config_.capacity_bytes};
 }
 
 Result<CardMemory> HostDriver::card_memory(int device) {
     const Guard guard(mutex_);
-    if (Status status = begin({}, "card_memory", device); !status.ok()) {
-        return status;
-    }
+    if (Status status = begin({}, "card_memory", device); !status.ok()) { return status; }
     return CardMemory{.free_bytes = config_.capacity_bytes - memory_.held_bytes(device),
                       .total_bytes = config_.capacity_bytes};
 }
 
 Result<Address> HostDriver::reserve(int device, Bytes bytes, Bytes alignment) {
     const Guard guard(mutex_);
-    if (Status status = begin_mapping({}, "reserve", device); !status.ok()) {
-        return status;
-    }
+    if (Status status = begin_mapping({}, "reserve", device); !status.ok()) { return status; }
     return memory_.reserve(bytes, alignment);
 }
 
@@ -100,9 +92,7 @@ Status HostDriver::release(int device, Handle handle, Bytes bytes) {
 
 Result<Address> HostDriver::malloc(int device, Bytes bytes) {
     const Guard guard(mutex_);
-    if (Status status = begin(Call::Malloc, "malloc", device); !status.ok()) {
-        return status;
-    }
+    if (Status status = begin(Call::Malloc, "malloc", device); !status.ok()) { return status; }
     return memory_.malloc(device, bytes);
 }
 
@@ -115,17 +105,13 @@ Status HostDriver::free(int device, Address address) {
 
 Result<Event> HostDriver::record(int device, Stream stream) {
     const Guard guard(mutex_);
-    if (Status status = begin(Call::Event, "record", device); !status.ok()) {
-        return status;
-    }
+    if (Status status = begin(Call::Event, "record", device); !status.ok()) { return status; }
     return streams_.record(device, stream);
 }
 
 Result<bool> HostDriver::passed(Event event) {
     const Guard guard(mutex_);
-    if (Status status = begin({}, "passed", 0); !status.ok()) {
-        return status;
-    }
+    if (Status status = begin({}, "passed", 0); !status.ok()) { return status; }
     return streams_.passed(event);
 }
 
@@ -148,17 +134,13 @@ void HostDriver::recycle(Event event) noexcept {
 
 Result<std::uint64_t> HostDriver::stream_id(int device, Stream stream) {
     const Guard guard(mutex_);
-    if (Status status = begin({}, "stream_id", device); !status.ok()) {
-        return status;
-    }
+    if (Status status = begin({}, "stream_id", device); !status.ok()) { return status; }
     return streams_.stream_id(device, stream);
 }
 
 Result<bool> HostDriver::capturing(int device, Stream stream) {
     const Guard guard(mutex_);
-    if (Status status = begin({}, "capturing", device); !status.ok()) {
-        return status;
-    }
+    if (Status status = begin({}, "capturing", device); !status.ok()) { return status; }
     return streams_.capturing(device, stream);
 }
 

@@ -75,18 +75,18 @@ public:
     void fail_call(std::uint64_t k, std::optional<Code> code = {}, std::uint64_t times = 1);
     void fail_kind(Call call, std::uint64_t k, std::optional<Code> code = {},
                    std::uint64_t times = 1);
-    std::uint64_t faults_fired();   // since construction
-    void clear_faults();            // those that have not fired never will
-    std::uint64_t fallible_calls(); // calls so far that fail_call() could have met
+    std::uint64_t faults_fired();    // since construction
+    void clear_faults();             // those that have not fired never will
+    std::uint64_t fallible_calls();  // calls so far that fail_call() could have met
 
     // A handle lives while it is unreleased or mapped somewhere.
     std::size_t live_handles();
-    Bytes mapped_bytes();            // an alias counts once for each place
+    Bytes mapped_bytes();  // an alias counts once for each place
     Bytes held_bytes(int device = 0);
     std::size_t outstanding_events();
-    std::vector<HostMapping> mapped_ranges();    // in address order
+    std::vector<HostMapping> mapped_ranges();  // in address order
     std::vector<HostRange> reserved_ranges();
-    std::vector<HostRange> segments();           // what malloc() gave and free() has not taken
+    std::vector<HostRange> segments();  // what malloc() gave and free() has not taken
     std::optional<HostMapping> mapping_at(Address address);
 
 private:

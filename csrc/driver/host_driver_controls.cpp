@@ -111,9 +111,7 @@ std::size_t HostDriver::live_handles() {
 
 Bytes HostDriver::mapped_bytes() {
     Bytes total = 0;
-    for (const HostMapping& mapping : mapped_ranges()) {
-        total += mapping.bytes;
-    }
+    for (const HostMapping& mapping : mapped_ranges()) { total += mapping.bytes; }
     return total;
 }
 

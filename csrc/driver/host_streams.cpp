@@ -25,9 +25,7 @@ HostStreams::HostStreams(const HostDriverConfig& config, HostCalls& calls)
 
 Result<Event> HostStreams::record(int device, Stream stream) {
     Queue& queue = queue_of(device, stream);
-    if (queue.is_destroyed) {
-        return destroyed_stream("record");
-    }
+    if (queue.is_destroyed) { return destroyed_stream("record"); }
     if (queue.is_capturing) {
         ++capture_violations_;
         return Status(Code::DriverFailed, "record failed: the stream is capturing",
@@ -39,34 +37,24 @@ Result<Event> HostStreams::record(int device, Stream stream) {
     if (timeline_ == HostTimeline::Clock) {
         forget_passed(queue);
         mark.after = queue.after;
-        if (!queue.is_held) {
-            mark.own.pass_ns = now_ns_ + lag_ns_;
-        }
+        if (!queue.is_held) { mark.own.pass_ns = now_ns_ + lag_ns_; }
     }
     return Event{events_.insert(std::move(mark))};
 }
 
 Result<bool> HostStreams::passed(Event event) {
-    if (Status status = refuse_while_capturing("passed"); !status.ok()) {
-        return status;
-    }
+    if (Status status = refuse_while_capturing("passed"); !status.ok()) { return status; }
     const Mark* mark = find(event);
-    if (mark == nullptr) {
-        return no_such_event("passed");
-    }
+    if (mark == nullptr) { return no_such_event("passed"); }
     calls_.charge_query();
     return has_passed(*mark);
 }
 
 Status HostStreams::wait(Stream stream, Event event) {
     const Mark* mark = find(event);
-    if (mark == nullptr) {
-        return no_such_event("wait");
-    }
+    if (mark == nullptr) { return no_such_event("wait"); }
     Queue& queue = queue_of(mark->own.point.queue->device, stream);
-    if (queue.is_destroyed) {
-        return destroyed_stream("wait");
-    }
+    if (queue.is_destroyed) { return destroyed_stream("wait"); }
     if (queue.is_capturing) {
         ++capture_violations_;
         return Status(Code::DriverFailed, "wait failed: the stream is capturing",
@@ -76,33 +64,23 @@ Status HostStreams::wait(Stream stream, Event event) {
     push(queue, {.kernel = {}, .awaited = mark->own.point});
     if (timeline_ == HostTimeline::Clock && !has_passed(*mark)) {
         forget_passed(queue);
-        for (const Moment& moment : mark->after) {
-            follow(queue, moment);
-        }
+        for (const Moment& moment : mark->after) { follow(queue, moment); }
         follow(queue, mark->own);
     }
     return Status();
 }
 
 Status HostStreams::synchronize(Event event) {
-    if (Status status = refuse_while_capturing("synchronize"); !status.ok()) {
-        return status;
-    }
+    if (Status status = refuse_while_capturing("synchronize"); !status.ok()) { return status; }
     const Mark* mark = find(event);
-    if (mark == nullptr) {
-        return no_such_event("synchronize");
-    }
-    for (const Moment& moment : mark->after) {
-        run_to(moment.point);
-    }
+    if (mark == nullptr) { return no_such_event("synchronize"); }
+    for (const Moment& moment : mark->after) { run_to(moment.point); }
     run_to(mark->own.point);
     return Status();
 }
 
 void HostStreams::recycle(Event event) noexcept {
-    if (find(event) != nullptr) {
-        events_.erase(static_cast<std::uint64_t>(event));
-    }
+    if (find(event) != nullptr) { events_.erase(static_cast<std::uint64_t>(event)); }
 }
 
 Result<std::uint64_t> HostStreams::stream_id(int device, Stream stream) {
@@ -121,9 +99,7 @@ Status HostStreams::synchronize_device(int device) {
         return status;
     }
     for (Queue& queue : queues_) {
-        if (queue.device == device) {
-            run_to({&queue, queue.queued_count});
-        }
+        if (queue.device == device) { run_to({&queue, queue.queued_count}); }
     }
     return Status();
 }
@@ -135,16 +111,12 @@ void HostStreams::launch(int device, Stream stream, HostKernel kernel) {
 std::size_t HostStreams::advance(int device, Stream stream, std::size_t count) {
     Queue& queue = queue_of(device, stream);
     std::size_t done_count = 0;
-    while (done_count < count && step(queue)) {
-        ++done_count;
-    }
+    while (done_count < count && step(queue)) { ++done_count; }
     return done_count;
 }
 
 void HostStreams::drain_all() {
-    for (Queue& queue : queues_) {
-        run_to({&queue, queue.queued_count});
-    }
+    for (Queue& queue : queues_) { run_to({&queue, queue.queued_count}); }
 }
 
 std::size_t HostStreams::queued(int device, Stream stream) const {
@@ -200,8 +172,7 @@ const HostStreams::Queue* HostStreams::find_queue(int device, Stream stream) con
 }
 
 bool HostStreams::has_passed(const Moment& moment) const {
-    return done(moment.point) ||
-           (timeline_ == HostTimeline::Clock && moment.pass_ns <= now_ns_);
+    return done(moment.point) || (timeline_ == HostTimeline::Clock && moment.pass_ns <= now_ns_);
 }
 
 bool HostStreams::has_passed(const Mark& mark) const {
@@ -236,21 +207,15 @@ void HostStreams::push(Queue& queue, Operation operation) {
 }
 
 bool HostStreams::step(Queue& queue) {
-    if (queue.first == queue.operations.size()) {
-        return false;
-    }
+    if (queue.first == queue.operations.size()) { return false; }
     Operation& operation = queue.operations[queue.first];
-    if (operation.awaited.queue != nullptr && !done(operation.awaited)) {
-        return false;
-    }
+    if (operation.awaited.queue != nullptr && !done(operation.awaited)) { return false; }
     const HostKernel kernel = std::move(operation.kernel);
     if (++queue.first == queue.operations.size()) {
         queue.operations.clear();
         queue.first = 0;
     }
-    if (kernel) {
-        kernel();
-    }
+    if (kernel) { kernel(); }
     ++queue.done_count;
     return true;
 }
@@ -263,16 +228,12 @@ void HostStreams::run_to(const Point& point) {
         return;
     }
     while (queue.done_count < point.position) {
-        if (!step(queue)) {
-            run_to(queue.operations[queue.first].awaited);
-        }
+        if (!step(queue)) { run_to(queue.operations[queue.first].awaited); }
     }
 }
 
 Status HostStreams::refuse_while_capturing(const char* name) {
-    if (capturing_count_ == 0) {
-        return Status();
-    }
+    if (capturing_count_ == 0) { return Status(); }
     ++capture_violations_;
     return Status(Code::DriverFailed,
                   std::string(name) + " failed: not permitted while a stream is capturing",

@@ -65,8 +65,8 @@ private:
         std::uint64_t pass_ns = 0;
     };
     struct Operation {
-        HostKernel kernel;   // empty for a recorded event and for a wait
-        Point awaited;       // queue is nullptr unless this is a wait
+        HostKernel kernel;  // empty for a recorded event and for a wait
+        Point awaited;      // queue is nullptr unless this is a wait
     };
     // One stream from its first use to its destruction. Never deleted: events point here.
     struct Queue {

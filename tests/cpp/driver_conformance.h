@@ -128,9 +128,7 @@ inline void ConformanceCheck::handles_are_apart() {
     CHECK(first != second);
     access_.fill(page(0), 0x12, page_bytes_);
     access_.fill(page(1), 0x34, page_bytes_);
-    if (access_.has_contents) {
-        CHECK(access_.read_byte(page(0)) == 0x12);
-    }
+    if (access_.has_contents) { CHECK(access_.read_byte(page(0)) == 0x12); }
     CHECK(access_.read_byte(page(1)) == 0x34);
     require_ok(driver_.unmap(page(0), 2 * page_bytes_));
     require_ok(driver_.release(device_, first, page_bytes_));
@@ -154,14 +152,14 @@ inline void ConformanceCheck::mapping_rules() {
     const Bytes bytes = 2 * page_bytes_;
     const Handle there = mapped(page(2), 2);
     const Handle handle = require_value(driver_.create(device_, bytes));
-    check_refused(driver_.map(page(2), bytes, handle));   // occupied
-    check_refused(driver_.map(page(1), bytes, handle));   // occupied at its end
-    check_refused(driver_.map(page(3), bytes, handle));   // occupied at its start
-    check_refused(driver_.map(page(15), bytes, handle));  // leaves the reservation
+    check_refused(driver_.map(page(2), bytes, handle));          // occupied
+    check_refused(driver_.map(page(1), bytes, handle));          // occupied at its end
+    check_refused(driver_.map(page(3), bytes, handle));          // occupied at its start
+    check_refused(driver_.map(page(15), bytes, handle));         // leaves the reservation
     check_refused(driver_.set_access(device_, page(8), bytes));  // nothing there
-    check_refused(driver_.unmap(page(2), page_bytes_));   // a part
-    check_refused(driver_.unmap(page(8), bytes));         // nothing there
-    for (const Address beside : {page(0), page(4)}) {     // the refusals left no trace
+    check_refused(driver_.unmap(page(2), page_bytes_));          // a part
+    check_refused(driver_.unmap(page(8), bytes));                // nothing there
+    for (const Address beside : {page(0), page(4)}) {            // the refusals left no trace
         map(beside, bytes, handle);
         require_ok(driver_.unmap(beside, bytes));
     }

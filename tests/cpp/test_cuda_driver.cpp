@@ -1,7 +1,7 @@
 // The driver on NVIDIA cards: the conformance suite on this machine's card, if it has one, and on
 // the stand-in machine of tests/rig, in a process of its own.
-#include <doctest.h>
 #include <dlfcn.h>
+#include <doctest.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -25,8 +25,7 @@ constexpr const char* kCardTests = "'cuda driver: a card*'";
 template <class Function>
 Function* cuda_function(const char* name) {
     void* library = ::dlopen("libcuda.so.1", RTLD_LAZY);
-    return library == nullptr ? nullptr
-                              : reinterpret_cast<Function*>(::dlsym(library, name));
+    return library == nullptr ? nullptr : reinterpret_cast<Function*>(::dlsym(library, name));
 }
 
 bool has_card() { return static_cast<bool>(make_cuda_driver()); }
@@ -121,9 +120,8 @@ const std::string& stand_in_folder() {
 // (No comma in their names: to doctest it separates patterns.)
 void check_on_stand_in(const std::string& test_cases, const std::string& environment,
                        long expected_count) {
-    const ChildResult child =
-        run_self("LD_LIBRARY_PATH='" + stand_in_folder() + "' " + environment,
-                 "--no-colors --test-case=" + test_cases);
+    const ChildResult child = run_self("LD_LIBRARY_PATH='" + stand_in_folder() + "' " + environment,
+                                       "--no-colors --test-case=" + test_cases);
     CHECK_MESSAGE(child.exit_code == 0, child.output);
     const std::string heading = "test cases:";
     const std::size_t at = child.output.find(heading);
@@ -200,9 +198,7 @@ Function& rig_function(const char* name) {
 // The cases below are about the stand-in machine. Each begins with this, which runs the same case
 // there and is then true; there it is false, and the case goes on.
 bool was_run_on_stand_in(const std::string& environment = "") {
-    if (std::getenv("GMA_ON_STAND_IN") != nullptr) {
-        return false;
-    }
+    if (std::getenv("GMA_ON_STAND_IN") != nullptr) { return false; }
     const std::string name = doctest::getContextOptions()->currentTest->m_name;
     check_on_stand_in("'" + name + "'", "GMA_ON_STAND_IN=1 " + environment, 1);
     return true;
@@ -211,9 +207,7 @@ bool was_run_on_stand_in(const std::string& environment = "") {
 }  // namespace
 
 TEST_CASE("cuda driver: stand-in: a failure names the call with its size and the reason") {
-    if (was_run_on_stand_in()) {
-        return;
-    }
+    if (was_run_on_stand_in()) { return; }
     Card card;
     auto& fail = rig_function<FailCall>("rig_fail_call");
     fail("cuMemCreate", 2, 0, 1);
@@ -233,9 +227,7 @@ TEST_CASE("cuda driver: stand-in: a failure names the call with its size and the
 }
 
 TEST_CASE("cuda driver: stand-in: memory that cannot be exported is made plain") {
-    if (was_run_on_stand_in()) {
-        return;
-    }
+    if (was_run_on_stand_in()) { return; }
     Card card;
     auto& fail = rig_function<FailCall>("rig_fail_call");
     auto& count = rig_function<CallCount>("rig_call_count");
@@ -252,9 +244,7 @@ TEST_CASE("cuda driver: stand-in: memory that cannot be exported is made plain")
 }
 
 TEST_CASE("cuda driver: stand-in: a capture elsewhere does not stop memory calls") {
-    if (was_run_on_stand_in()) {
-        return;
-    }
+    if (was_run_on_stand_in()) { return; }
     Card card;
     Driver& driver = card.driver();
     const Event event = require_value(driver.record(0, nullptr));
@@ -270,9 +260,7 @@ TEST_CASE("cuda driver: stand-in: a capture elsewhere does not stop memory calls
 }
 
 TEST_CASE("cuda driver: stand-in: an event passes when its stream has got there") {
-    if (was_run_on_stand_in()) {
-        return;
-    }
+    if (was_run_on_stand_in()) { return; }
     Card card;
     Driver& driver = card.driver();
     const Stream slow = card.stream(3);
@@ -286,9 +274,7 @@ TEST_CASE("cuda driver: stand-in: an event passes when its stream has got there"
 }
 
 TEST_CASE("cuda driver: stand-in: events are used again") {
-    if (was_run_on_stand_in()) {
-        return;
-    }
+    if (was_run_on_stand_in()) { return; }
     Card card;
     auto& count = rig_function<CallCount>("rig_call_count");
     const long before = count("cuEventCreate");
@@ -299,9 +285,7 @@ TEST_CASE("cuda driver: stand-in: events are used again") {
 }
 
 TEST_CASE("cuda driver: stand-in: without mapping segments still work") {
-    if (was_run_on_stand_in("RIG_NO_MAPPING=1")) {
-        return;
-    }
+    if (was_run_on_stand_in("RIG_NO_MAPPING=1")) { return; }
     Card card;
     CHECK(require_value(card.driver().properties(0)).page_bytes == 0);
     const Address segment = require_value(card.driver().malloc(0, 2_MiB));

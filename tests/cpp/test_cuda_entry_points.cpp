@@ -71,9 +71,7 @@ std::vector<std::string> asked_for(const std::string& output) {
         std::istringstream words(line);
         std::string first;
         std::string name;
-        if (words >> first >> name && first == "asked") {
-            names.push_back(name);
-        }
+        if (words >> first >> name && first == "asked") { names.push_back(name); }
     }
     return names;
 }
@@ -141,8 +139,6 @@ TEST_CASE("entry points: a driver that is too old or no library at all is explai
 }  // namespace gma
 
 int main(int count, char** arguments) {
-    if (count == 2 && std::strcmp(arguments[1], "--report") == 0) {
-        return gma::report_driver();
-    }
+    if (count == 2 && std::strcmp(arguments[1], "--report") == 0) { return gma::report_driver(); }
     return doctest::Context(count, arguments).run();
 }

@@ -213,9 +213,7 @@ TEST_CASE("host driver: the k-th call fails") {
     CHECK(driver.create(0, 2_MiB).status().code() == Code::NotSupported);
     driver.fail_call(5);
     driver.clear_faults();
-    for (int i = 0; i < 5; ++i) {
-        require_value(driver.properties(0));
-    }
+    for (int i = 0; i < 5; ++i) { require_value(driver.properties(0)); }
     CHECK(driver.faults_fired() == 4);
 }
 
@@ -305,9 +303,7 @@ TEST_CASE("host driver: safe from many threads") {
             }
         });
     }
-    for (std::thread& thread : threads) {
-        thread.join();
-    }
+    for (std::thread& thread : threads) { thread.join(); }
     CHECK(driver.totals().count(Call::Create) == 2000);
     CHECK(driver.live_handles() == 0);
     CHECK(driver.outstanding_events() == 0);
