@@ -18,10 +18,10 @@ CudaContexts::~CudaContexts() {
 
 Result<CUcontext> CudaContexts::primary(int device) {
     if (device < 0 || device >= device_count()) {
-        return Status(Code::DriverFailed,
-                      "device " + std::to_string(device) + " is not one of " +
-                          std::to_string(device_count()),
-                      static_cast<int>(CUDA_ERROR_INVALID_DEVICE));
+        return Status(
+            Code::DriverFailed,
+            "device " + std::to_string(device) + " is not one of " + std::to_string(device_count()),
+            static_cast<int>(CUDA_ERROR_INVALID_DEVICE));
     }
     std::atomic<CUcontext>& slot = contexts_[static_cast<std::size_t>(device)];
     if (CUcontext known = slot.load(std::memory_order_acquire); known != nullptr) { return known; }
