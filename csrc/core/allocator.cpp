@@ -1,27 +1,29 @@
 #include "core/allocator.h"
 
-#include <unistd.h>
-
 #include <string>
 
 #include "base/format.h"
 #include "core/address_map.h"
 #include "core/device_heap.h"
+#include "core/fork_guard.h"
 
 namespace gma {
 
 struct Allocator::State {
     State(Driver& driver_in, Options options_in)
-        : driver(driver_in), options(std::move(options_in)), process(getpid()) {}
+        : driver(driver_in), options(std::move(options_in)) {}
 
     Driver& driver;
     const Options options;
-    const pid_t process;
+    const ForkGuard fork_guard;
+    EventRing events;
     AddressMap addresses;
     OutOfMemoryCallbacks callbacks;
     std::vector<std::unique_ptr<DeviceHeap>> heaps;
 
+    // What may use a device: it is there, and it is this process's.
     Status check_device(int device) const {
+        if (fork_guard.forked()) { return fork_guard.check(); }
         if (device >= 0 && static_cast<std::size_t>(device) < heaps.size()) { return {}; }
         return {Code::InvalidValue, "there is no device " + std::to_string(device) + "; there are " +
                                         std::to_string(heaps.size())};
@@ -35,37 +37,6 @@ struct Place {
     DeviceHeap* heap = nullptr;
     std::uintptr_t tagged = 0;
 };
-
-}  // namespace
-
-Allocator::Allocator(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Allocator::~Allocator() = default;
-
-Result<std::unique_ptr<Allocator>> Allocator::create(Driver& driver, const Options& options) {
-    auto state = std::make_unique<State>(driver, options);
-    if (!state->addresses.valid()) {
-        return Status(Code::OutOfMemory, "no host memory for the address map");
-    }
-    for (int device = 0; device < driver.device_count(); ++device) {
-        Result<DeviceProperties> properties = driver.properties(device);
-        if (!properties) { return properties.status(); }
-        state->heaps.push_back(std::make_unique<DeviceHeap>(
-            driver, device, *properties, state->options, state->addresses, state->callbacks));
-    }
-    return std::unique_ptr<Allocator>(new Allocator(std::move(state)));
-}
-
-Result<Address> Allocator::allocate(int device, Bytes bytes, Stream stream) {
-    if (bytes == 0) { return Address{0}; }
-    if (Status status = state_->check_device(device); !status.ok()) { return status; }
-    if (bytes >= kMaxRequestBytes) {
-        return Status(Code::OutOfMemory,
-                      "CUDA out of memory. Tried to allocate more than 1EB memory.");
-    }
-    return state_->heaps[static_cast<std::size_t>(device)]->allocate(bytes, stream);
-}
-
-namespace {
 
 template <class Heaps>
 Place place_of(AddressMap& addresses, Heaps& heaps, Address address) {
@@ -88,44 +59,122 @@ Status foreign(Address address) {
 
 }  // namespace
 
+Allocator::Allocator(std::unique_ptr<State> state) : state_(std::move(state)) {}
+// A forked child has no device to give anything back to, and locks that nobody will let go.
+Allocator::~Allocator() {
+    if (state_->fork_guard.forked()) { static_cast<void>(state_.release()); }
+}
+
+Result<std::unique_ptr<Allocator>> Allocator::create(Driver& driver, const Options& options) {
+    if (Status status = ForkGuard::prepare(); !status.ok()) { return status; }
+    auto state = std::make_unique<State>(driver, options);
+    if (options.event_ring_entries > 0) {
+        Status status = state->events.start(options.event_ring_entries);
+        if (!status.ok()) { return status; }
+    }
+    if (!state->addresses.valid()) {
+        return Status(Code::OutOfMemory, "no host memory for the address map");
+    }
+    for (int device = 0; device < driver.device_count(); ++device) {
+        Result<DeviceProperties> properties = driver.properties(device);
+        if (!properties) { return properties.status(); }
+        state->heaps.push_back(std::make_unique<DeviceHeap>(
+            driver, device, *properties, state->options, state->addresses, state->callbacks,
+            state->events));
+    }
+    return std::unique_ptr<Allocator>(new Allocator(std::move(state)));
+}
+
+Result<Address> Allocator::allocate(int device, Bytes bytes, Stream stream) {
+    if (bytes == 0) { return Address{0}; }
+    if (Status status = state_->check_device(device); !status.ok()) { return status; }
+    if (bytes >= kMaxRequestBytes) {
+        return Status(Code::OutOfMemory,
+                      "CUDA out of memory. Tried to allocate more than 1EB memory.");
+    }
+    DeviceHeap& heap = *state_->heaps[static_cast<std::size_t>(device)];
+    Result<Address> address = heap.allocate(bytes, stream);
+    if (state_->events.on()) [[unlikely]] { note_allocation(heap, device, bytes, stream, address); }
+    return address;
+}
+
+// After it is done, as a free is noted before: so the order of events is that of the hands that
+// memory goes through.
+void Allocator::note_allocation(DeviceHeap& heap, int device, Bytes bytes, Stream stream,
+                                const Result<Address>& address) {
+    TraceRecord record;
+    record.bytes = bytes;
+    record.stream = reinterpret_cast<std::uintptr_t>(stream);
+    record.device = static_cast<std::int16_t>(device);
+    if (address) {
+        record.address = *address;
+        if (heap.has_pools()) {
+            const Place place = place_of(state_->addresses, state_->heaps, *address);
+            if (const auto block = heap.describe(*address, place.tagged)) {
+                record.pool_first = block->pool_first;
+                record.pool_second = block->pool_second;
+            }
+        }
+    } else if (address.status().code() == Code::OutOfMemory) {
+        record.action = Action::Oom;
+    } else {
+        return;
+    }
+    state_->events.add(record);
+}
+
+#define GMA_HEAP_OR_RETURN(heap, device)                                            \
+    if (Status device_status = state_->check_device(device); !device_status.ok()) { \
+        return device_status;                                                       \
+    }                                                                               \
+    DeviceHeap& heap = *state_->heaps[static_cast<std::size_t>(device)]
+
+#define GMA_PLACE_OR_RETURN(place, address)                                                \
+    if (Status status = state_->fork_guard.check(); !status.ok()) { return status; }       \
+    const Place place = place_of(state_->addresses, state_->heaps, address);               \
+    if (place.heap == nullptr) { return foreign(address); }
+
 Status Allocator::free(Address address) {
-    if (address == 0) { return {}; }
+    if (address == 0 || state_->fork_guard.forked()) { return {}; }
     const Place place = place_of(state_->addresses, state_->heaps, address);
-    return place.heap == nullptr ? foreign(address) : place.heap->free(address, place.tagged);
+    if (place.heap == nullptr) { return foreign(address); }
+    if (state_->events.on()) [[unlikely]] {
+        if (const auto block = place.heap->describe(address, place.tagged)) {
+            state_->events.add(*block);
+        }
+    }
+    return place.heap->free(address, place.tagged);
 }
 
 Status Allocator::record_stream(Address address, Stream stream) {
     if (address == 0) { return {}; }
-    const Place place = place_of(state_->addresses, state_->heaps, address);
-    return place.heap == nullptr ? foreign(address)
-                                 : place.heap->record_stream(address, place.tagged, stream);
+    GMA_PLACE_OR_RETURN(place, address);
+    Status status = place.heap->record_stream(address, place.tagged, stream);
+    if (state_->events.on()) [[unlikely]] {
+        auto block = place.heap->describe(address, place.tagged);
+        if (status.ok() && block) {
+            block->action = Action::RecordStream;
+            block->stream = reinterpret_cast<std::uintptr_t>(stream);
+            state_->events.add(*block);
+        }
+    }
+    return status;
 }
 
 Result<BaseAllocation> Allocator::base_allocation(Address address) {
-    const Place place = place_of(state_->addresses, state_->heaps, address);
-    if (place.heap == nullptr) { return foreign(address); }
+    GMA_PLACE_OR_RETURN(place, address);
     return place.heap->base_allocation(address, place.tagged);
 }
 
 Status Allocator::pin(Address address) {
-    const Place place = place_of(state_->addresses, state_->heaps, address);
-    return place.heap == nullptr
-               ? foreign(address)
-               : place.heap->pin(address, place.tagged, DeviceHeap::Pin::Add);
+    GMA_PLACE_OR_RETURN(place, address);
+    return place.heap->pin(address, place.tagged, DeviceHeap::Pin::Add);
 }
 
 Status Allocator::unpin(Address address) {
-    const Place place = place_of(state_->addresses, state_->heaps, address);
-    return place.heap == nullptr
-               ? foreign(address)
-               : place.heap->pin(address, place.tagged, DeviceHeap::Pin::Remove);
+    GMA_PLACE_OR_RETURN(place, address);
+    return place.heap->pin(address, place.tagged, DeviceHeap::Pin::Remove);
 }
-
-#define GMA_HEAP_OR_RETURN(heap, device)                                                  \
-    if (Status device_status = state_->check_device(device); !device_status.ok()) {       \
-        return device_status;                                                             \
-    }                                                                                     \
-    DeviceHeap& heap = *state_->heaps[static_cast<std::size_t>(device)]
 
 Status Allocator::begin_pool(int device, PoolId pool, std::function<bool(Stream)> filter) {
     GMA_HEAP_OR_RETURN(heap, device);
@@ -144,6 +193,12 @@ Status Allocator::release_pool(int device, PoolId pool) {
 
 Result<Bytes> Allocator::trim(int device, Bytes bytes) {
     GMA_HEAP_OR_RETURN(heap, device);
+    if (state_->events.on()) {
+        TraceRecord record;
+        record.device = static_cast<std::int16_t>(device);
+        record.action = Action::EmptyCache;
+        state_->events.add(record);
+    }
     return heap.trim(bytes);
 }
 
@@ -167,6 +222,8 @@ void Allocator::add_out_of_memory_callback(OutOfMemoryCallback callback) {
 }
 
 int Allocator::device_count() const { return static_cast<int>(state_->heaps.size()); }
+Status Allocator::check_process() const { return state_->fork_guard.check(); }
+EventRing& Allocator::events() { return state_->events; }
 const Options& Allocator::options() const { return state_->options; }
 
 DeviceStatistics Allocator::statistics(int device) {
@@ -195,6 +252,7 @@ Strategy Allocator::strategy(int device) {
 }
 
 Status Allocator::audit() {
+    if (Status status = check_process(); !status.ok()) { return status; }
     for (auto& heap : state_->heaps) {
         if (Status status = heap->audit(); !status.ok()) { return status; }
     }

@@ -3,7 +3,8 @@
 // Layers below it: device_heap (one per device: lock, streams, fences, limit, retry ladder) ->
 // strategy (paged, split, direct) -> driver. Nothing here knows torch or CUDA.
 //
-// No function throws. All may be called from any thread. After a fork the child gets Code::Forked.
+// No function throws. All may be called from any thread. After a fork the child gets Code::Forked,
+// or nothing where there is no status; its frees do nothing.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,9 @@
 #include "driver/driver.h"
 
 namespace gma {
+
+class DeviceHeap;
+class EventRing;
 
 // PyTorch's MempoolId_t: {0, 0} is the default pool.
 struct PoolId {
@@ -115,15 +119,21 @@ public:
     void reset_peak_statistics(int device);
     void reset_accumulated_statistics(int device);
     std::vector<SegmentInfo> snapshot(int device);
+    // What happens at this door; on from the start with the option event_ring_entries.
+    EventRing& events();
     // The strategy in force: `paged` becomes `split` where mapping does not work.
     Strategy strategy(int device);
 
+    // Code::Forked in a child of the process that made this.
+    Status check_process() const;
     // Recounts every invariant of DESIGN.md; the message of a failure names it and both sides.
     Status audit();
 
 private:
     struct State;
     explicit Allocator(std::unique_ptr<State> state);
+    void note_allocation(DeviceHeap& heap, int device, Bytes bytes, Stream stream,
+                         const Result<Address>& address);
     std::unique_ptr<State> state_;
 };
 

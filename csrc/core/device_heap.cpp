@@ -32,13 +32,14 @@ void apply(PooledGauge& gauge, const SmallDelta::Sum& sum) {
 
 DeviceHeap::DeviceHeap(Driver& driver, int device, DeviceProperties properties,
                        const Options& options, AddressMap& addresses,
-                       OutOfMemoryCallbacks& callbacks)
+                       OutOfMemoryCallbacks& callbacks, EventRing& events)
     : driver_(driver),
       device_(device),
       properties_(properties),
       options_(options),
       addresses_(addresses),
       callbacks_(callbacks),
+      events_(events),
       id_(next_heap_id()),
       kind_(strategy_of(options)),
       pending_(driver, device),
@@ -233,6 +234,7 @@ Status DeviceHeap::free_large_locked(Address address, Block* block) {
             settle_locked();
             return {};
         }
+        note_completed(address, block->requested_bytes);
     }
     count_active_locked(block->bytes, pool_of(block->requested_bytes), -1);
     give_locked(block);
@@ -250,7 +252,10 @@ Status DeviceHeap::free_recorded_object(Slab* slab, Address address) {
     PendingFree pending{nullptr, slab, address, slab->object_bytes, 0};
     const auto defer = routes_.empty() ? PendingFrees::Defer::No : PendingFrees::Defer::Yes;
     Result<bool> complete = pending_.add(pending, defer);
-    if (complete && *complete) { return_object_locked(slab, address); }
+    if (complete && *complete) {
+        note_completed(address, slab->object_bytes);
+        return_object_locked(slab, address);
+    }
     return {};
 }
 
@@ -272,6 +277,7 @@ void DeviceHeap::return_slab_locked(Slab* slab) {
 
 void DeviceHeap::complete_locked(const std::vector<PendingFree>& done) {
     for (const PendingFree& free : done) {
+        note_completed(free.address, free.bytes);
         if (free.slab != nullptr) {
             return_object_locked(free.slab, free.address);
         } else {

@@ -13,10 +13,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "core/allocator.h"
 #include "core/address_map.h"
+#include "core/event_ring.h"
 #include "core/pending_frees.h"
 #include "core/strategy.h"
 #include "core/thread_cache.h"
@@ -28,7 +30,7 @@ using OutOfMemoryCallbacks = std::vector<Allocator::OutOfMemoryCallback>;
 class DeviceHeap {
 public:
     DeviceHeap(Driver& driver, int device, DeviceProperties properties, const Options& options,
-               AddressMap& addresses, OutOfMemoryCallbacks& callbacks);
+               AddressMap& addresses, OutOfMemoryCallbacks& callbacks, EventRing& events);
     DeviceHeap(const DeviceHeap&) = delete;
     DeviceHeap& operator=(const DeviceHeap&) = delete;
     ~DeviceHeap();
@@ -59,6 +61,12 @@ public:
     std::vector<SegmentInfo> snapshot();
     Strategy strategy_kind();
     Status audit();
+
+    // device_heap_events.cpp. The allocated block as its free will be noted: as requested only when
+    // it has to wait for streams. Empty: no block is allocated there.
+    std::optional<TraceRecord> describe(Address address, std::uintptr_t tagged);
+    // Whether a private pool was ever begun: allocations have to be asked for theirs.
+    bool has_pools() const { return has_pools_.load(std::memory_order_relaxed); }
 
     // A thread that exits gives its caches back.
     void return_cache(ThreadCache* cache);
@@ -102,6 +110,7 @@ private:
     void count_active_locked(Bytes bytes, StatPool pool, int sign);
     void count_reserved_locked();
     std::unique_ptr<HeapStrategy> make_strategy(Strategy kind);
+    void note_completed(Address address, Bytes bytes);
 
     Driver& driver_;
     const int device_;
@@ -109,6 +118,7 @@ private:
     const Options& options_;
     AddressMap& addresses_;
     OutOfMemoryCallbacks& callbacks_;
+    EventRing& events_;
     const std::uint64_t id_;   // no other heap of the process ever has it
 
     std::mutex lock_;
@@ -116,6 +126,7 @@ private:
     std::unique_ptr<HeapStrategy> strategy_;
     PendingFrees pending_;
     std::vector<Route> routes_;
+    std::atomic<bool> has_pools_{false};
     std::atomic<bool> small_path_open_{false};  // slabs in use and no route begun
     // Only small objects are left of memory that has moved: their slabs are not kept when empty.
     std::atomic<bool> keep_no_slabs_{false};
@@ -136,6 +147,8 @@ void remember_thread_cache(std::uint64_t heap_id, Stream stream, ThreadCache* ca
 // Heaps that exit handlers of threads may still give caches back to.
 void register_heap(DeviceHeap* heap);
 void unregister_heap(DeviceHeap* heap);
+// In a forked child: threads' exits leave the parent's heaps and their locks alone.
+void forget_heaps();
 std::uint64_t next_heap_id();
 
 }  // namespace gma

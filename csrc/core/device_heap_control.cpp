@@ -8,6 +8,7 @@ namespace gma {
 Status DeviceHeap::begin_pool(PoolId pool, std::function<bool(Stream)> filter) {
     std::lock_guard guard(lock_);
     routes_.push_back({pool, std::move(filter)});
+    has_pools_ = true;
     small_path_open_ = false;
     return {};
 }

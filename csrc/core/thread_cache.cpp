@@ -125,6 +125,14 @@ Bytes ThreadCache::requested_bytes(const Slab* slab, Address address) {
     return index == slab->object_count ? 0 : slab->object_bytes - slab->unused_bytes[index];
 }
 
+ThreadCache::ObjectInfo ThreadCache::info(const Slab* slab, Address address) {
+    std::lock_guard guard(lock_);
+    const std::uint32_t index = slab->index_of(address);
+    if (index == slab->object_count || Slab::test(slab->free_bits, index)) { return {}; }
+    return {slab->object_bytes - slab->unused_bytes[index], true,
+            Slab::test(slab->recorded_bits, index)};
+}
+
 SmallDelta ThreadCache::take_delta() {
     std::lock_guard guard(lock_);
     flush_due_.store(false, std::memory_order_relaxed);

@@ -62,6 +62,12 @@ public:
     // Counts a recorded object as freed; false if it is not allocated.
     bool count_recorded_free(Slab* slab, Address address);
     Bytes requested_bytes(const Slab* slab, Address address);
+    struct ObjectInfo {
+        Bytes requested_bytes = 0;
+        bool allocated = false;
+        bool recorded = false;
+    };
+    ObjectInfo info(const Slab* slab, Address address);
 
     SmallDelta take_delta();
     bool flush_due() const { return flush_due_.load(std::memory_order_relaxed); }

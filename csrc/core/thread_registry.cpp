@@ -13,11 +13,13 @@ struct Registry {
     std::unordered_map<std::uint64_t, DeviceHeap*> heaps;
 };
 
-// Never destroyed: threads may end after static destructors have run.
-Registry& registry() {
+// Never destroyed: threads may end after static destructors have run. A pointer to a pointer, so
+// that a forked child can start anew, whoever held the lock.
+Registry*& current_registry() {
     static auto* instance = new Registry;
-    return *instance;
+    return instance;
 }
+Registry& registry() { return *current_registry(); }
 
 struct BorrowedCache {
     std::uint64_t heap_id;
@@ -77,6 +79,8 @@ void unregister_heap(DeviceHeap* heap) {
     std::lock_guard guard(registry().lock);
     registry().heaps.erase(heap->id());
 }
+
+void forget_heaps() { current_registry() = new Registry; }
 
 std::uint64_t next_heap_id() {
     static std::atomic<std::uint64_t> last{0};
