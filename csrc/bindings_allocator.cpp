@@ -53,9 +53,12 @@ py::dict to_dict(const DeviceStatistics& statistics) {
 
 const char* state_name(BlockState state) {
     switch (state) {
-        case BlockState::Allocated: return "active_allocated";
-        case BlockState::PendingFree: return "active_pending_free";
-        case BlockState::Free: return "inactive";
+        case BlockState::Allocated:
+            return "active_allocated";
+        case BlockState::PendingFree:
+            return "active_pending_free";
+        case BlockState::Free:
+            return "inactive";
     }
     return "unknown";
 }
@@ -83,9 +86,12 @@ py::dict to_dict(const SegmentInfo& segment) {
 
 const char* strategy_name(Strategy strategy) {
     switch (strategy) {
-        case Strategy::Paged: return "paged";
-        case Strategy::Split: return "split";
-        case Strategy::Direct: return "direct";
+        case Strategy::Paged:
+            return "paged";
+        case Strategy::Split:
+            return "split";
+        case Strategy::Direct:
+            return "direct";
     }
     return "unknown";
 }

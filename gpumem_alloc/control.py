@@ -67,7 +67,7 @@ def stats(device: Any = None) -> dict[str, int]:
     return flat
 
 
-def trim(bytes: int | str | None = None, device: Any = None) -> int:  # noqa: A002
+def trim(bytes: int | str | None = None, device: Any = None) -> int:
     """Give memory that no block uses back to the card, and return how many bytes were.
 
     `bytes` bounds what is given back, by default all of it; `device` None means every device. Never
@@ -82,7 +82,7 @@ def trim(bytes: int | str | None = None, device: Any = None) -> int:  # noqa: A0
         return sum(_C.trim(index, amount) for index in devices)
 
 
-def reserve(bytes: int | str, device: Any = None, stream: int = 0) -> None:  # noqa: A002
+def reserve(bytes: int | str, device: Any = None, stream: int = 0) -> None:
     """Make `bytes` of memory ready, so that allocations on `stream` need no driver call.
 
     `stream` is a cudaStream_t as an integer, as torch.cuda.Stream.cuda_stream has it. Raises

@@ -19,9 +19,9 @@ def enable(**options: object) -> str:
     """Serve PyTorch's CUDA memory from now on, and return one line that says how.
 
     Call it before the first CUDA tensor. Options are those of gpumem_alloc.Options; they win over
-    GPUMEM_ALLOC_CONF. A second call with the same options does nothing. Raises OptionError for a bad
-    option, TooLateError when PyTorch's own allocator has served memory, AllocatorError in a forked
-    child, without torch, or with a torch that has no CUDA.
+    GPUMEM_ALLOC_CONF. A second call with the same options does nothing. Raises OptionError for a
+    bad option, TooLateError when PyTorch's own allocator has served memory, AllocatorError in a
+    forked child, without torch, or with a torch that has no CUDA.
     """
     torch = _torch_with_cuda()
     ours = allocator(**options)

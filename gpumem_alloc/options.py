@@ -81,7 +81,7 @@ def _text(key: str, value: object) -> str:
         raise OptionError(
             f"option {key}: {value!r} is a {type(value).__name__}.\n"
             "Options are numbers or text.\n"
-            f"Give it as in {ENVIRONMENT}=\"{key}:value\"."
+            f'Give it as in {ENVIRONMENT}="{key}:value".'
         )
     text = str(value)
     if "," in text and not (text.startswith("[") and text.endswith("]")):

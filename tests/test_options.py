@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import gpumem_alloc
-from gpumem_alloc import OptionError, Options, _C
+from gpumem_alloc import _C, OptionError, Options
 from gpumem_alloc.options import ENVIRONMENT, resolve, split
 from gpumem_alloc.sizes import device_index, to_bytes
 
@@ -125,9 +127,10 @@ else:
 """
 
 
-def test_a_machine_with_nothing_imports_it_and_is_told() -> None:
+def test_a_machine_with_nothing_imports_it_and_is_told(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(gpumem_alloc.__file__).parent.parent)}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", WITHOUT_TORCH], capture_output=True, text=True,
-        check=False,
+        check=False, cwd=tmp_path, env=environment,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

@@ -69,7 +69,7 @@ def test_one_slow_stream_does_not_hold_back_others(machine: Machine) -> None:
         y.record_stream(quick)
         del x, y
         quick.synchronize()
-        z = torch.empty(512, dtype=torch.uint8, device="cuda")  # frees are looked at when allocating
+        z = torch.empty(512, dtype=torch.uint8, device="cuda")  # looks at frees
         z = torch.empty(48 << 20, dtype=torch.uint8, device="cuda")
         active = torch.cuda.memory_stats()["active_bytes.all.current"]
         assert active == (32 + 48) << 20, active / 2**20
@@ -122,7 +122,9 @@ POOL = """
 
 
 def test_nested_pools_have_memory_of_their_own(machine: Machine) -> None:
-    machine.run(POOL + """
+    machine.run(
+        POOL
+        + """
     with pool((0, 7)):
         a = empty(8)
         with pool((0, 8)):
@@ -135,11 +137,14 @@ def test_nested_pools_have_memory_of_their_own(machine: Machine) -> None:
     e = empty(8)  # outside: the pool's memory is not shared
     assert e.data_ptr() != place and pool_of(e) == (0, 0)
     gpumem_alloc.audit()
-    """)
+    """
+    )
 
 
 def test_big_free_bigger_works_inside_a_pool(machine: Machine) -> None:
-    machine.run(POOL + """
+    machine.run(
+        POOL
+        + """
     with pool((0, 7)):
         for mib in (64, 128, 256, 300):
             x = empty(mib)
@@ -149,12 +154,15 @@ def test_big_free_bigger_works_inside_a_pool(machine: Machine) -> None:
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() == 0
     gpumem_alloc.audit()
-    """)
+    """
+    )
 
 
 @pytest.mark.parametrize("order", ["tensor first", "pool first", "empty first"])
 def test_a_tensor_may_outlive_its_pool(machine: Machine, order: str) -> None:
-    machine.run(POOL + f"""
+    machine.run(
+        POOL
+        + f"""
     order = {order!r}
     with pool((0, 7)):
         x = torch.arange(1000, device="cpu").cuda()
@@ -173,7 +181,8 @@ def test_a_tensor_may_outlive_its_pool(machine: Machine, order: str) -> None:
     assert torch.cuda.memory_reserved() == 0
     assert gpumem_alloc.errors() == []
     gpumem_alloc.audit()
-    """)
+    """
+    )
 
 
 def test_a_tensor_may_outlive_the_allocator_object(machine: Machine) -> None:

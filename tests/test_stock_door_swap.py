@@ -134,15 +134,23 @@ EXITS = {
     "live tensors": "keep = [torch.ones(1 << i).cuda() for i in range(0, 24, 3)]",
     "a cycle of tensors": "keep = [torch.ones(9).cuda()]; keep.append(keep)",
     "an exception": "x = torch.ones(9).cuda(); raise SystemExit(0)",
+    # A daemon thread that is inside a CUDA call when Python ends aborts the process under any
+    # allocator (native: 25 of 25), so the daemon here holds tensors and waits.
     "threads": """
-import threading, time
-def work():
+import threading
+ready = threading.Barrier(4)
+def work(end):
     for _ in range(50):
         torch.ones(1 << 12).cuda()
+    mine = torch.ones(1 << 12).cuda()
     keep.append(torch.ones(1 << 12).cuda())
-keep = []
-for thread in [threading.Thread(target=work, daemon=daemon) for daemon in (True, False, False)]:
-    thread.start()
+    ready.wait()
+    end.wait()
+keep, never, soon = [], threading.Event(), threading.Event()
+for end, daemon in ((never, True), (soon, False), (soon, False)):
+    threading.Thread(target=work, args=(end,), daemon=daemon).start()
+ready.wait()
+soon.set()
 """,
     "tensors in other modules": "import json, os; json.x = os.x = torch.ones(9).cuda()",
 }

@@ -11,11 +11,11 @@
 namespace gma {
 
 struct DoorError {
-    std::string call;     // "free", "record_stream", ...
+    std::string call;  // "free", "record_stream", ...
     std::string message;
 };
 struct DoorErrors {
-    std::vector<DoorError> kept;   // the first kMaxKeptErrors since the last take
+    std::vector<DoorError> kept;    // the first kMaxKeptErrors since the last take
     std::uint64_t total_count = 0;  // since the process began
 };
 inline constexpr std::size_t kMaxKeptErrors = 64;

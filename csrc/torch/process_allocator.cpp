@@ -1,7 +1,5 @@
 #include "torch/process_allocator.h"
 
-#include <pthread.h>
-
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -13,11 +11,10 @@ namespace gma {
 namespace {
 
 struct Process {
-    std::mutex mutex;  // guards all below; a fork waits for it
+    std::mutex mutex;  // guards all below
     Options options;
     std::unique_ptr<Driver> driver;
     std::unique_ptr<Allocator> allocator;
-    bool forked = false;
 };
 
 Process& process() {
@@ -27,24 +24,7 @@ Process& process() {
 
 std::atomic<Allocator*> made{nullptr};
 
-void before_fork() { process().mutex.lock(); }
-void after_fork_in_parent() { process().mutex.unlock(); }
-void after_fork_in_child() {
-    Process& all = process();
-    all.forked = all.forked || all.allocator != nullptr;
-    made.store(nullptr, std::memory_order_release);
-    all.mutex.unlock();
-}
-
-Status forked_status() {
-    return {Code::Forked,
-            "gpumem_alloc: this process was forked after GPU memory had been allocated. CUDA does "
-            "not work in such a child. Use the start method 'spawn' or 'forkserver', or touch no "
-            "CUDA tensor in the child."};
-}
-
 Status make_locked(Process& all) {
-    if (all.forked) { return forked_status(); }
     if (all.allocator) { return {}; }
     if (!all.driver) {
         auto driver = make_cuda_driver();
@@ -53,9 +33,6 @@ Status make_locked(Process& all) {
     }
     auto allocator = Allocator::create(*all.driver, all.options);
     if (!allocator) { return allocator.status(); }
-    static const int kHandlers =
-        pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-    if (kHandlers != 0) { return {Code::NotSupported, "pthread_atfork failed", kHandlers}; }
     all.allocator = std::move(*allocator);
     made.store(all.allocator.get(), std::memory_order_release);
     return {};
@@ -83,11 +60,9 @@ Result<Driver*> process_driver() {
 Status configure_process_allocator(const Options& options) {
     Process& all = process();
     const std::lock_guard<std::mutex> lock(all.mutex);
-    if (all.forked) { return forked_status(); }
     if (all.allocator) {
-        return {Code::InvalidValue,
-                "the allocator has served memory already, with the options " +
-                    print_options(all.options)};
+        return {Code::InvalidValue, "the allocator has served memory already, with the options " +
+                                        print_options(all.options)};
     }
     all.options = options;
     return {};

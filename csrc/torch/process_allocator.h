@@ -1,10 +1,9 @@
-// The one allocator of the process, over the CUDA driver. It is made at its first use, since options
-// may be set until then and since asking the driver earlier would start CUDA for programs that
-// never use it. It is never destroyed: tensors are freed while the process ends, in any order.
+// The one allocator of the process, over the CUDA driver. It is made at its first use, since
+// options may be set until then and since asking the driver earlier would start CUDA for programs
+// that never use it. It is never destroyed: tensors are freed while the process ends, in any order.
 //
-// After a fork the child's copy of the driver is dead: there every call answers Code::Forked, and
-// process_allocator_if_made() is null, so that frees are ignored. A child whose parent had not made
-// the allocator may make its own.
+// In a child that was forked afterwards its calls answer Code::Forked and frees are ignored (see
+// core/fork_guard.h). A child whose parent had not made it may make its own.
 #pragma once
 
 #include "base/status.h"
@@ -15,7 +14,7 @@
 namespace gma {
 
 Result<Allocator*> process_allocator();
-// Null before the first use and in a forked child. One atomic load.
+// Null before the first use. One atomic load.
 Allocator* process_allocator_if_made() noexcept;
 // The driver beneath; made with the allocator.
 Result<Driver*> process_driver();

@@ -16,8 +16,8 @@ static_assert(std::is_same_v<decltype(gma_reset), void()>);
 static_assert(std::is_same_v<decltype(gma_memory_fraction), void(double, int)>);
 static_assert(std::is_same_v<decltype(gma_base_alloc), void*(void*, std::size_t*)>);
 static_assert(std::is_same_v<decltype(gma_record_stream), void(void*, TorchStream)>);
-static_assert(std::is_same_v<decltype(gma_begin_allocate_to_pool),
-                             void(int, TorchPool, TorchFilter)>);
+static_assert(
+    std::is_same_v<decltype(gma_begin_allocate_to_pool), void(int, TorchPool, TorchFilter)>);
 static_assert(std::is_same_v<decltype(gma_end_allocate_to_pool), void(int, TorchPool)>);
 static_assert(std::is_same_v<decltype(gma_release_pool), void(int, TorchPool)>);
 
@@ -125,6 +125,7 @@ void gma_end_allocate_to_pool(int device, TorchPool pool) {
 }
 
 void gma_release_pool(int device, TorchPool pool) {
-    keep_errors("release_pool",
-                [&](Allocator& allocator) { return allocator.release_pool(device, pool_of(pool)); });
+    keep_errors("release_pool", [&](Allocator& allocator) {
+        return allocator.release_pool(device, pool_of(pool));
+    });
 }

@@ -1,6 +1,6 @@
-// The C entry points for torch.cuda.memory.CUDAPluggableAllocator: malloc, free and its eight hooks.
-// Torch gets their addresses from Python and checks nothing, so the types are stated here and
-// compared with torch's own in stock_door.cpp and in the tests.
+// The C entry points for torch.cuda.memory.CUDAPluggableAllocator: malloc, free and its eight
+// hooks. Torch gets their addresses from Python and checks nothing, so the types are stated here
+// and compared with torch's own in stock_door.cpp and in the tests.
 //
 // gma_malloc throws torch.OutOfMemoryError, or std::runtime_error for other failures, since torch
 // takes a null pointer for success. Nothing else throws: a free that throws would end the process.

@@ -78,8 +78,17 @@ def _build_into(folder: Path) -> None:
     )
     for source, name in [("driver.cpp", "libcuda.so.1"), ("nvml.cpp", "libnvidia-ml.so.1")]:
         subprocess.run(
-            [*command, str(_HERE / source), f"-Wl,-soname,{name}", "-Wl,-rpath,$ORIGIN",
-             "-o", str(folder / name), f"-L{folder}", "-lrig", "-ldl"],
+            [
+                *command,
+                str(_HERE / source),
+                f"-Wl,-soname,{name}",
+                "-Wl,-rpath,$ORIGIN",
+                "-o",
+                str(folder / name),
+                f"-L{folder}",
+                "-lrig",
+                "-ldl",
+            ],
             check=True,
         )
 

@@ -8,10 +8,8 @@
 #include <string>
 
 // Every entry point counts itself first and returns the fault that a test asked for.
-#define RIG_COUNT()                                                                         \
-    if (const CUresult fault = rig::count_call(__func__); fault != CUDA_SUCCESS) {          \
-        return fault;                                                                       \
-    }
+#define RIG_COUNT() \
+    if (const CUresult fault = rig::count_call(__func__); fault != CUDA_SUCCESS) { return fault; }
 
 namespace {
 
@@ -22,11 +20,14 @@ int device_of(CUcontext context) {
     return static_cast<int>(reinterpret_cast<std::intptr_t>(context)) - 1;
 }
 template <class T>
-std::uintptr_t number(T* handle) { return reinterpret_cast<std::uintptr_t>(handle); }
+std::uintptr_t number(T* handle) {
+    return reinterpret_cast<std::uintptr_t>(handle);
+}
 
 bool valid(int device) { return device >= 0 && device < rig::settings().device_count; }
 
-// Calls that a capture in global mode forbids (CUDA's guide: "Prohibited and unhandled operations").
+// Calls that a capture in global mode forbids (CUDA's guide: "Prohibited and unhandled
+// operations").
 CUresult forbidden_in_capture() {
     const bool relaxed = capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED;
     return !relaxed && rig::any_capturing() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
@@ -37,8 +38,14 @@ CUresult not_in_the_rig() { return CUDA_ERROR_NOT_SUPPORTED; }
 }  // namespace
 
 // --- devices and contexts -------------------------------------------------------------------
-RIG_EXPORT CUresult cuInit(unsigned) { RIG_COUNT(); return CUDA_SUCCESS; }
-RIG_EXPORT CUresult cuDriverGetVersion(int* version) { *version = 13000; return CUDA_SUCCESS; }
+RIG_EXPORT CUresult cuInit(unsigned) {
+    RIG_COUNT();
+    return CUDA_SUCCESS;
+}
+RIG_EXPORT CUresult cuDriverGetVersion(int* version) {
+    *version = 13000;
+    return CUDA_SUCCESS;
+}
 RIG_EXPORT CUresult cuDeviceGetCount(int* count) {
     *count = rig::settings().device_count;
     return CUDA_SUCCESS;
@@ -230,12 +237,24 @@ RIG_EXPORT CUresult cuEventSynchronize(CUevent event) {
 // --- names and look-up ------------------------------------------------------------------------
 RIG_EXPORT CUresult cuGetErrorName(CUresult result, const char** name) {
     switch (result) {
-        case CUDA_SUCCESS: *name = "CUDA_SUCCESS"; break;
-        case CUDA_ERROR_INVALID_VALUE: *name = "CUDA_ERROR_INVALID_VALUE"; break;
-        case CUDA_ERROR_OUT_OF_MEMORY: *name = "CUDA_ERROR_OUT_OF_MEMORY"; break;
-        case CUDA_ERROR_NOT_READY: *name = "CUDA_ERROR_NOT_READY"; break;
-        case CUDA_ERROR_NOT_SUPPORTED: *name = "CUDA_ERROR_NOT_SUPPORTED"; break;
-        default: *name = "CUDA_ERROR_OF_THE_RIG"; break;
+        case CUDA_SUCCESS:
+            *name = "CUDA_SUCCESS";
+            break;
+        case CUDA_ERROR_INVALID_VALUE:
+            *name = "CUDA_ERROR_INVALID_VALUE";
+            break;
+        case CUDA_ERROR_OUT_OF_MEMORY:
+            *name = "CUDA_ERROR_OUT_OF_MEMORY";
+            break;
+        case CUDA_ERROR_NOT_READY:
+            *name = "CUDA_ERROR_NOT_READY";
+            break;
+        case CUDA_ERROR_NOT_SUPPORTED:
+            *name = "CUDA_ERROR_NOT_SUPPORTED";
+            break;
+        default:
+            *name = "CUDA_ERROR_OF_THE_RIG";
+            break;
     }
     return CUDA_SUCCESS;
 }

@@ -51,7 +51,7 @@ def calls(name: str) -> int:
 
 
 def fail(name: str, result: int, skip: int = 0, times: int = -1) -> None:
-    """Let the driver's function return `result`, after `skip` good calls, `times` times. Rig only."""
+    """Let a driver function return `result`, after `skip` good calls, `times` times. Rig only."""
     assert _rig is not None
     _rig.rig_fail_call(name.encode(), result, ctypes.c_long(skip), ctypes.c_long(times))
 

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import gpumem_alloc
 from tests.rig.build import build
 
 _HERE = Path(__file__).resolve().parent
-_ROOT = _HERE.parent.parent
+_PACKAGE_FOLDER = Path(gpumem_alloc.__file__).resolve().parent.parent  # snippets use the same one
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Machine:
         self._folder = tempfile.TemporaryDirectory(prefix="gpumem_alloc-machine-")
 
     def run(self, code: str, *, check: bool = True, env: Mapping[str, str] | None = None) -> Run:
-        """Run `code` as a program in a process of its own; fail if it does, unless `check` is off."""
+        """Run `code` as a program in a process of its own; with `check`, fail if it does."""
         self._count += 1
         paths = {
             name: str(Path(self._folder.name) / f"{self._count}-{name}")
@@ -61,7 +62,7 @@ class Machine:
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(code)],
             env={**self._environment(), **(env or {})},
-            capture_output=True, text=True, check=False, timeout=300,
+            capture_output=True, text=True, check=False, timeout=300, cwd=self._folder.name,
         )  # fmt: skip
         return self._checked(Run(done.returncode, done.stdout, done.stderr), check)
 
@@ -92,11 +93,13 @@ class Machine:
         }
         clean["GMA_TEST_MACHINE"] = self.kind
         clean["PYTHONPATH"] = os.pathsep.join(
-            [str(_HERE), *filter(None, [clean.get("PYTHONPATH", str(_ROOT))])]
+            [str(_HERE), str(_PACKAGE_FOLDER), *filter(None, [clean.get("PYTHONPATH")])]
         )
         if self.kind == "rig":
             rig = build()
             clean["LD_PRELOAD"] = str(rig.preload)
             library_path = clean.get("LD_LIBRARY_PATH", "")
-            clean["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(rig.folder), library_path]))
+            clean["LD_LIBRARY_PATH"] = os.pathsep.join(
+                filter(None, [str(rig.folder), library_path])
+            )
         return clean

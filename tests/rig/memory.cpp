@@ -27,7 +27,7 @@ struct Mapping {
 };
 struct Card {
     int file = -1;
-    std::size_t end = 0;   // offsets are never used twice: a stale mapping shows zeros, not data
+    std::size_t end = 0;  // offsets are never used twice: a stale mapping shows zeros, not data
     std::size_t used = 0;
 };
 
@@ -157,8 +157,8 @@ CUresult map(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocationHandl
     const std::lock_guard<std::mutex> lock(all.mutex);
     const auto found = all.physical.find(handle);
     // A handle is mapped whole, into a reservation, onto nothing else.
-    if (found == all.physical.end() || found->second.bytes != bytes ||
-        address % kPageBytes != 0 || !inside_reservation_locked(all, address, bytes) ||
+    if (found == all.physical.end() || found->second.bytes != bytes || address % kPageBytes != 0 ||
+        !inside_reservation_locked(all, address, bytes) ||
         overlaps_mapping_locked(all, address, bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
     }

@@ -25,7 +25,7 @@ struct Settings {
     bool has_mapping;            // RIG_NO_MAPPING=1 hides virtual memory management
 };
 const Settings& settings();
-int& current_device();           // of this thread
+int& current_device();  // of this thread
 int device_attribute(int attribute);
 
 // --- calls.cpp: every call is counted by name and can be made to fail -------------------------

@@ -5,9 +5,9 @@
 
 #include "rig.h"
 
-#define RIG_COUNT()                                                                         \
-    if (const CUresult fault = rig::count_call(__func__); fault != CUDA_SUCCESS) {          \
-        return rig::remember(fault);                                                        \
+#define RIG_COUNT()                                                                \
+    if (const CUresult fault = rig::count_call(__func__); fault != CUDA_SUCCESS) { \
+        return rig::remember(fault);                                               \
     }
 
 namespace rig {

@@ -39,7 +39,11 @@ void set_pinned(const void* pointer, std::size_t bytes) {
     HostRanges& all = host_ranges();
     const std::lock_guard<std::mutex> lock(all.mutex);
     const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-    if (bytes == 0) { all.ranges.erase(address); } else { all.ranges[address] = bytes; }
+    if (bytes == 0) {
+        all.ranges.erase(address);
+    } else {
+        all.ranges[address] = bytes;
+    }
 }
 
 CUdeviceptr number(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
@@ -61,8 +65,14 @@ RIG_EXPORT cudaError_t cudaSetDevice(int device) {
     return cudaSuccess;
 }
 RIG_EXPORT cudaError_t cudaInitDevice(int, unsigned, unsigned) { return cudaSuccess; }
-RIG_EXPORT cudaError_t cudaDriverGetVersion(int* version) { *version = 13000; return cudaSuccess; }
-RIG_EXPORT cudaError_t cudaRuntimeGetVersion(int* version) { *version = 13000; return cudaSuccess; }
+RIG_EXPORT cudaError_t cudaDriverGetVersion(int* version) {
+    *version = 13000;
+    return cudaSuccess;
+}
+RIG_EXPORT cudaError_t cudaRuntimeGetVersion(int* version) {
+    *version = 13000;
+    return cudaSuccess;
+}
 RIG_EXPORT cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
     std::snprintf(text, static_cast<std::size_t>(length), "0000:%02x:00.0", device + 1);
     return cudaSuccess;
@@ -93,24 +103,31 @@ RIG_EXPORT cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribu
     *value = rig::device_attribute(static_cast<int>(attribute));
     return cudaSuccess;
 }
-RIG_EXPORT cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { *can = 1; return cudaSuccess; }
+RIG_EXPORT cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
+    *can = 1;
+    return cudaSuccess;
+}
 RIG_EXPORT cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
 RIG_EXPORT cudaError_t cudaGetLastError() { return rig::take_error(); }
 RIG_EXPORT cudaError_t cudaPeekAtLastError() { return rig::last_error(); }
 RIG_EXPORT const char* cudaGetErrorName(cudaError_t) { return "cudaErrorOfTheRig"; }
 RIG_EXPORT const char* cudaGetErrorString(cudaError_t error) {
     switch (error) {
-        case cudaSuccess: return "no error";
-        case cudaErrorMemoryAllocation: return "out of memory";
-        case cudaErrorInvalidValue: return "invalid argument";
-        default: return "an error of the rig";
+        case cudaSuccess:
+            return "no error";
+        case cudaErrorMemoryAllocation:
+            return "out of memory";
+        case cudaErrorInvalidValue:
+            return "invalid argument";
+        default:
+            return "an error of the rig";
     }
 }
 RIG_EXPORT cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function,
                                                         unsigned version, unsigned long long flags,
                                                         cudaDriverEntryPointQueryResult* status) {
-    using Lookup = CUresult (*)(const char*, void**, int, cuuint64_t,
-                                CUdriverProcAddressQueryResult*);
+    using Lookup =
+        CUresult (*)(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*);
     static void* const kDriver = dlopen("libcuda.so.1", RTLD_LAZY);
     static const auto kLookup = reinterpret_cast<Lookup>(dlsym(kDriver, "cuGetProcAddress_v2"));
     if (kLookup == nullptr) { return cudaErrorInitializationError; }

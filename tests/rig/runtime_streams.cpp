@@ -9,7 +9,9 @@
 namespace {
 
 template <class T>
-std::uintptr_t number(T* handle) { return reinterpret_cast<std::uintptr_t>(handle); }
+std::uintptr_t number(T* handle) {
+    return reinterpret_cast<std::uintptr_t>(handle);
+}
 
 cudaError_t make_stream(cudaStream_t* stream) {
     *stream = reinterpret_cast<cudaStream_t>(rig::create_stream());
@@ -121,7 +123,8 @@ RIG_EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCapt
     *status = status_of(stream);
     return cudaSuccess;
 }
-RIG_EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+RIG_EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream,
+                                                cudaStreamCaptureStatus* status,
                                                 unsigned long long* id, cudaGraph_t* graph,
                                                 const cudaGraphNode_t** nodes,
                                                 const cudaGraphEdgeData** edges,

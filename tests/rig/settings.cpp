@@ -29,21 +29,34 @@ int& current_device() {
 // The runtime's enum has the same numbers as the driver's.
 int device_attribute(int attribute) {
     switch (attribute) {
-        case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: return 1024;
-        case CU_DEVICE_ATTRIBUTE_WARP_SIZE: return 32;
-        case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return 132;
-        case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: return 2048;
-        case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: return 48 << 10;
-        case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: return 227 << 10;
-        case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: return 228 << 10;
-        case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK: return 65536;
-        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: return 9;
-        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: return 0;
+        case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+            return 1024;
+        case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
+            return 32;
+        case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+            return 132;
+        case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
+            return 2048;
+        case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK:
+            return 48 << 10;
+        case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+            return 227 << 10;
+        case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
+            return 228 << 10;
+        case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:
+            return 65536;
+        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+            return 9;
+        case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+            return 0;
         case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
             return settings().has_mapping ? 1 : 0;
-        case CU_DEVICE_ATTRIBUTE_INTEGRATED: return 0;
-        case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED: return 0;
-        default: return 1;
+        case CU_DEVICE_ATTRIBUTE_INTEGRATED:
+            return 0;
+        case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
+            return 0;
+        default:
+            return 1;
     }
 }
 

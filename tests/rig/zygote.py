@@ -1,4 +1,4 @@
-"""A process with torch imported that forks a child for each snippet, so that a test costs no import.
+"""A process with torch imported that forks a child for each snippet: no test pays the import.
 
 One request a line on stdin, {"code", "env", "stdout", "stderr"} with paths; one answer a line,
 {"returncode"}. CUDA is not started in this process, so a child starts it as a fresh one would. A
