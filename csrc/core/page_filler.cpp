@@ -3,7 +3,6 @@
 // was mapped until then is free memory.
 #include <algorithm>
 #include <bit>
-#include <cmath>
 
 #include "core/paged_strategy.h"
 
@@ -60,7 +59,7 @@ Bytes PagedStrategy::budget_bytes(Bytes request_bytes) const {
 // small, so that what fits, fits; and close to any limit, so that none is half used where it hurts.
 Bytes PagedStrategy::new_chunk_bytes(Bytes request_bytes) const {
     const Bytes total = store_.reserved_bytes() + request_bytes;
-    const double growth = std::sqrt(std::max(1.0, static_cast<double>(total) / static_cast<double>(2_GiB)));
+    const double growth = std::max(1.0, static_cast<double>(total) / static_cast<double>(1_GiB));
     const auto share = static_cast<Bytes>(static_cast<double>(total / chunk_divisor_) * growth);
     const Bytes cautious = headroom(kMaxRequestBytes) / 8;
     const Bytes limited = limit_bytes_ < total_bytes_ ? limit_bytes_ / kLimitedDivisor : share;
