@@ -1,0 +1,1 @@
+"""Measurements: on a GPU native PyTorch against ours, without one replay of recorded runs."""
