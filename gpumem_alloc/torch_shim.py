@@ -148,14 +148,15 @@ def _snapshot(request: tuple[Any, ...] | None = None) -> dict[str, Any]:
     pool = tuple(request[:2]) if request else (0, 0)
     devices = range(_C.device_count()) if _C.is_made() else range(0)
     segments = [_segment(entry) for device in devices for entry in _C.snapshot(device)]
-    return {
+    snapshot: dict[str, Any] = {
         "segments": [s for s in segments if pool == (0, 0) or s["segment_pool_id"] == pool],
         "device_traces": [[] for _ in devices],
         "external_annotations": [],
         "allocator_settings": _settings(),
-        "host_segments": [],
-        "host_traces": [],
     }
+    if _torch_version() >= (2, 14):
+        snapshot.update(host_segments=[], host_traces=[])
+    return snapshot
 
 
 def _segment(entry: dict[str, Any]) -> dict[str, Any]:

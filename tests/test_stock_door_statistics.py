@@ -76,7 +76,8 @@ def test_reserved_equals_what_the_card_gave_after_each_of_100_steps(machine: Mac
                 live.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
             if step % 20 == 19:
                 torch.cuda.empty_cache()
-            assert torch.cuda.memory_reserved() == inside.card_used_bytes() - base, step
+            difference = inside.card_used_bytes() - base - torch.cuda.memory_reserved()
+            assert abs(difference) <= inside.CARD_NOISE_BYTES, (step, difference)
         gpumem_alloc.audit()
     """)
 
