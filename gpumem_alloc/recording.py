@@ -11,13 +11,13 @@ import os
 import pickle
 import runpy
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from gpumem_alloc import _C
 from gpumem_alloc.options import ENVIRONMENT
 from gpumem_alloc.trace.events import RECORD, Records, Trace, no_records
 from gpumem_alloc.trace.own import write_trace
@@ -33,10 +33,7 @@ class RecordingError(RuntimeError):
 
 def ring_events() -> Records:
     """Return what our event ring holds, oldest first, of all devices."""
-    from gpumem_alloc import _C
-
-    read: Callable[[], bytes] | None = getattr(_C, "event_ring_records", None)
-    return np.frombuffer(read(), dtype=RECORD) if read is not None else no_records()
+    return np.frombuffer(_C.event_ring_records(), dtype=RECORD)
 
 
 def record_script(script: Path, arguments: list[str], output: Path) -> int:

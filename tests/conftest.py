@@ -1,7 +1,8 @@
 """What runs where, and the promise that nothing is skipped in silence.
 
 Tests marked `gpu` are left out where there is no GPU, tests marked `network` where GMA_OFFLINE=1,
-tests marked `torch` where there is no CUDA build of torch; the report's head says so, and in CI
+tests marked `torch` where there is no CUDA build of torch, tests marked `traces` where the five
+larger recorded traces are not at hand (GPUMEM_ALLOC_TRACES); the report's head says so, and in CI
 that is an error. A test that skips itself must be counted below, or the session fails.
 """
 
@@ -23,6 +24,7 @@ EXPECTED_SKIPS_WITH_GPU = 0
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # for the helpers in tests/; what is installed goes first
 
+from tests.recorded import HAS_TRACES  # noqa: E402
 from tests.rig.machine import Machine  # noqa: E402
 
 HAS_GPU = Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
@@ -95,6 +97,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header() -> str:
     absences = (("gpu", not HAS_GPU), ("network", OFFLINE), ("torch", not HAS_TORCH))
+    absences += (("traces", not HAS_TRACES),)
     left_out = [name for name, absent in absences if absent]
     return f"left out on this machine: tests marked {', '.join(left_out) or 'nothing'}"
 
@@ -104,7 +107,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         no_gpu = item.get_closest_marker("gpu") is not None and not HAS_GPU
         no_network = item.get_closest_marker("network") is not None and OFFLINE
         no_torch = item.get_closest_marker("torch") is not None and not HAS_TORCH
-        return not (no_gpu or no_network or no_torch)
+        no_traces = item.get_closest_marker("traces") is not None and not HAS_TRACES
+        return not (no_gpu or no_network or no_torch or no_traces)
 
     left_out = [item for item in items if not belongs(item)]
     items[:] = [item for item in items if belongs(item)]

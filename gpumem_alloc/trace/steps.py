@@ -18,6 +18,7 @@ from gpumem_alloc.trace.events import Action, Records, Trace
 from gpumem_alloc.trace.start_state import SMALL_SEGMENT_BYTES
 
 UNIT_BYTES = 512
+MAX_LIVE_BYTES = 1 << 50
 EVENT_NS = 20_000
 """One event of a log without times: 1,000 of them make the default lag of 20 ms."""
 
@@ -70,7 +71,7 @@ class Steps:
 
 
 def make_steps(trace: Trace) -> Steps:
-    """Prepare a trace for replay; raises TraceError if it names more than 65,535 pools."""
+    """Prepare a trace for replay; raises TraceError for more than 65,535 pools or 1 PiB live."""
     pools = _Pools(trace)
     times = _times(trace)
     blocks = trace.start[trace.start["action"] != Action.SEGMENT_ALLOC]
@@ -90,7 +91,7 @@ def make_steps(trace: Trace) -> Steps:
         event_count=len(trace.events),
         skipped_frees=rows.skipped_frees,
         lost_frees=rows.lost_frees,
-        peak_live_bytes=_peak_live(steps),
+        peak_live_bytes=_peak_live(trace.name, steps),
         duration_ns=duration,
         second_half_ns=duration - int(times[half]) if len(times) else 0,
         segments=_segment_columns(trace.events[is_alloc], pools),
@@ -113,18 +114,21 @@ class _Pools:
     @staticmethod
     def keys(records: Records) -> Array:
         high: Array = records["pool_first"].astype(np.uint64) << np.uint64(32)
-        return high | records["pool_second"]
+        keys: Array = high | records["pool_second"]
+        return keys
 
     def numbers(self, records: Records) -> Array:
-        return np.searchsorted(self.known, self.keys(records))
+        numbers: Array = np.searchsorted(self.known, self.keys(records))
+        return numbers
 
 
 def _times(trace: Trace) -> Array:
     """Return nanoseconds since the first event, never going backwards."""
-    if not trace.has_times:
-        return np.arange(len(trace.events), dtype=np.uint64) * np.uint64(EVENT_NS)
-    times: Array = np.maximum.accumulate(trace.events["time_ns"])
-    return times - times[:1]
+    times: Array = np.arange(len(trace.events), dtype=np.uint64) * np.uint64(EVENT_NS)
+    if trace.has_times:
+        times = np.maximum.accumulate(trace.events["time_ns"])
+        times = np.subtract(times, times[:1])
+    return times
 
 
 def _segment_columns(records: Records, pools: _Pools) -> Array:
@@ -259,11 +263,14 @@ def _to_steps(rows: _Rows) -> Array:
     return steps
 
 
-def _peak_live(steps: Array) -> int:
-    """Return the peak of live bytes, requests rounded up to 512."""
+def _peak_live(name: str, steps: Array) -> int:
+    """Return the peak of live bytes, requests rounded up to 512; raises TraceError above 1 PiB."""
     is_alloc = steps["kind"] == StepKind.ALLOCATE
     size = np.zeros(int(steps["block"].max(initial=0)) + 1, dtype=np.int64)
     rounded = (steps["bytes"][is_alloc] + np.uint64(UNIT_BYTES - 1)) // np.uint64(UNIT_BYTES)
     size[steps["block"][is_alloc]] = rounded * np.uint64(UNIT_BYTES)
     sign = np.where(is_alloc, 1, np.where(steps["kind"] == StepKind.COMPLETE, 0, -1))
-    return int(np.cumsum(sign * size[steps["block"]]).max(initial=0))
+    change = sign * size[steps["block"]]
+    if np.cumsum(change, dtype=np.float64).max(initial=0) > MAX_LIVE_BYTES:
+        raise TraceError(name, "damaged: more than 1 PiB is live at once")
+    return int(np.cumsum(change).max(initial=0))
