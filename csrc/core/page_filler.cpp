@@ -255,16 +255,18 @@ Status PagedStrategy::move_chunk(StreamArena& target, const Candidate& from, Add
     if (from.owner == nullptr) { return place_chunk(target, chunk, address); }
     StreamArena& owner = *from.owner;
     const bool own = &owner == &target;
-    const bool quiet = owner.quiet(chunk);
-    if (quiet) {
+    if (!owner.quiet(chunk) &&
+        !owner.fences.covering(chunk->freed_at, owner.arena.free_count)) {
+        // Its stream was destroyed; then the old addresses can be given up at once.
+        if (Status s = wait_for(owner, chunk->freed_at); !s.ok()) { return s; }
+    }
+    if (owner.quiet(chunk)) {
         if (Status status = store_.unmap(chunk->address, chunk->bytes); !status.ok()) {
             return status;
         }
         owner.arena.vacate(chunk, TileKind::Hole);
         store_.set_spare(chunk);
     } else {
-        Result<Event> fence = owner.fences.covering(chunk->freed_at, owner.arena.free_count);
-        if (!fence) { return fence.status(); }
         if (!own) {
             if (Status s = order_after(owner, chunk, target.arena.key().stream); !s.ok()) {
                 return s;

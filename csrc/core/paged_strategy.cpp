@@ -128,6 +128,9 @@ Result<Bytes> PagedStrategy::trim(Bytes bytes, Wait wait) {
     Bytes given = 0;
     for (std::size_t i = store_.spares().size(); i-- > 0 && given < bytes;) {
         Chunk* chunk = store_.spares()[i];
+        if (wait == Wait::Yes) {
+            if (Status status = wait_for_stale(chunk); !status.ok()) { return status; }
+        }
         if (chunk->stale_count > 0) { continue; }
         given += chunk->bytes;
         forget_home(chunk);
@@ -159,7 +162,7 @@ Result<Bytes> PagedStrategy::break_idle(StreamArena& owner, const Window& window
             if (wait == Wait::No) { continue; }
             ++counters_.host_wait_count;
             if (Status status = wait_for(owner, chunk->freed_at); !status.ok()) { return status; }
-            for (auto& [key, other] : arenas_) { clear_stale(*other); }
+            if (Status status = wait_for_stale(chunk); !status.ok()) { return status; }
             if (chunk->stale_count > 0) { continue; }
         }
         const Bytes bytes = chunk->bytes;
@@ -176,6 +179,19 @@ Status PagedStrategy::wait_for(StreamArena& owner, std::uint64_t count) {
     status = driver_.synchronize_device(device_);
     if (status.ok()) { owner.fences.all_passed(owner.arena.free_count); }
     return status;
+}
+
+// The old addresses of a chunk that moved have to be unmapped before it can be released.
+Status PagedStrategy::wait_for_stale(const Chunk* chunk) {
+    if (chunk->stale_count == 0) { return {}; }
+    for (auto& [key, owner] : arenas_) {
+        for (const StaleRange& stale : owner->stale) {
+            if (stale.chunk != chunk) { continue; }
+            if (Status status = wait_for(*owner, stale.count); !status.ok()) { return status; }
+        }
+        clear_stale(*owner);
+    }
+    return {};
 }
 
 Status PagedStrategy::release_idle(StreamArena& owner, Chunk* chunk) {

@@ -106,6 +106,7 @@ private:
     Status place_chunk(StreamArena& target, Chunk* chunk, Address address);
     Result<Bytes> break_idle(StreamArena& target, const Window& window, Bytes wanted, Wait wait);
     Status wait_for(StreamArena& owner, std::uint64_t count);
+    Status wait_for_stale(const Chunk* chunk);
     Status release_idle(StreamArena& owner, Chunk* chunk);
     void clear_stale(StreamArena& owner);
     void set_home(StreamArena& owner, Chunk* chunk);
