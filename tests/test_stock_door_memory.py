@@ -124,6 +124,39 @@ def test_double_free_and_foreign_pointers_are_named(machine: Machine) -> None:
     """)
 
 
+def test_a_storage_has_a_base_allocation_around_it(machine: Machine) -> None:
+    machine.run("""
+        import ctypes, torch, gpumem_alloc
+        from gpumem_alloc import _C
+        gpumem_alloc.enable()
+        x = torch.empty(5 << 20, dtype=torch.uint8, device="cuda")
+        base_of = ctypes.CDLL(_C.__file__).gma_base_alloc
+        base_of.restype = ctypes.c_void_p
+        base_of.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t)]
+        size = ctypes.c_size_t()
+        base = base_of(x.data_ptr(), size)
+        assert base <= x.data_ptr() and x.data_ptr() + (5 << 20) <= base + size.value
+        assert gpumem_alloc.errors() == []
+    """)
+
+
+def test_events_are_kept_when_asked_for(machine: Machine) -> None:
+    machine.run("""
+        import torch, gpumem_alloc
+        from gpumem_alloc import _C
+        assert _C.event_ring_records() == b""
+        gpumem_alloc.enable(event_ring_entries=1000)
+        x = torch.empty(5 << 20, dtype=torch.uint8, device="cuda")
+        place = x.data_ptr()
+        del x
+        from gpumem_alloc.recording import ring_events
+        events = ring_events()
+        ours = events[events["address"] == place]
+        assert [int(event["bytes"]) for event in ours] == [5 << 20] * len(ours)
+        assert len(ours) >= 2
+    """)
+
+
 def test_limits_and_fractions_hold_and_are_told(machine: Machine) -> None:
     machine.run(
         """

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+import gpumem_alloc
 from tests.rig.machine import Machine
 
 pytestmark = pytest.mark.torch
@@ -35,6 +41,23 @@ def test_torchs_own_line_works(machine: Machine) -> None:
         assert x.cpu().sum() == 1000
         assert torch.cuda.memory_allocated() == 4096
     """)
+
+
+def test_without_a_card_the_program_goes_on(tmp_path: Path) -> None:
+    code = """
+import torch, gpumem_alloc
+gpumem_alloc.enable()
+assert torch.ones(3).sum() == 3
+assert torch.cuda.memory_stats() == {} and torch.cuda.memory_allocated() == 0
+if not torch.cuda.is_available():
+    assert gpumem_alloc.stats()["allocation.all.current"] == 0
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(gpumem_alloc.__file__).parent.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path,
+        env=environment,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_swapping_twice_is_a_no_op(machine: Machine) -> None:
