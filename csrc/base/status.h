@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
-#include <variant>
 
 namespace gma {
 
@@ -17,39 +17,56 @@ enum class Code : std::uint8_t {
     Forked,         // the process was forked after the allocator was made
 };
 
+// One word: success costs neither memory nor a destructor's work on the paths that take nanoseconds.
 class [[nodiscard]] Status {
 public:
     Status() = default;  // Ok
     Status(Code code, std::string message, int driver_code = 0)
-        : code_(code), driver_code_(driver_code), message_(std::move(message)) {}
+        : failure_(std::make_unique<Failure>(Failure{code, driver_code, std::move(message)})) {}
+    Status(const Status& other)
+        : failure_(other.failure_ ? std::make_unique<Failure>(*other.failure_) : nullptr) {}
+    Status(Status&&) noexcept = default;
+    Status& operator=(const Status& other) {
+        failure_ = other.failure_ ? std::make_unique<Failure>(*other.failure_) : nullptr;
+        return *this;
+    }
+    Status& operator=(Status&&) noexcept = default;
+    ~Status() = default;
 
-    bool ok() const { return code_ == Code::Ok; }
-    Code code() const { return code_; }
-    int driver_code() const { return driver_code_; }
-    const std::string& message() const { return message_; }
+    bool ok() const { return failure_ == nullptr; }
+    Code code() const { return ok() ? Code::Ok : failure_->code; }
+    int driver_code() const { return ok() ? 0 : failure_->driver_code; }
+    const std::string& message() const {
+        static const std::string none;
+        return ok() ? none : failure_->message;
+    }
 
 private:
-    Code code_ = Code::Ok;
-    int driver_code_ = 0;
-    std::string message_;
+    struct Failure {
+        Code code;
+        int driver_code;
+        std::string message;
+    };
+    std::unique_ptr<Failure> failure_;
 };
 
 // Either a value or the Status that says why there is none.
 template <class T>
 class [[nodiscard]] Result {
 public:
-    Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT(implicit)
-    Result(Status status) : state_(std::in_place_index<1>, std::move(status)) {}  // NOLINT(implicit)
+    Result(T value) : value_(std::move(value)) {}             // NOLINT(google-explicit-constructor)
+    Result(Status status) : status_(std::move(status)) {}     // NOLINT(google-explicit-constructor)
 
-    explicit operator bool() const { return state_.index() == 0; }
-    T& operator*() { return std::get<0>(state_); }
-    const T& operator*() const { return std::get<0>(state_); }
-    T* operator->() { return &std::get<0>(state_); }
-    const T* operator->() const { return &std::get<0>(state_); }
-    Status status() const { return state_.index() == 0 ? Status() : std::get<1>(state_); }
+    explicit operator bool() const { return status_.ok(); }
+    T& operator*() { return value_; }
+    const T& operator*() const { return value_; }
+    T* operator->() { return &value_; }
+    const T* operator->() const { return &value_; }
+    const Status& status() const { return status_; }
 
 private:
-    std::variant<T, Status> state_;
+    T value_{};
+    Status status_;
 };
 
 }  // namespace gma

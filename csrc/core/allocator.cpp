@@ -22,9 +22,12 @@ struct Allocator::State {
     std::vector<std::unique_ptr<DeviceHeap>> heaps;
 
     // What may use a device: it is there, and it is this process's.
+    bool usable(int device) const {
+        return static_cast<std::size_t>(device) < heaps.size() && !fork_guard.forked();
+    }
     Status check_device(int device) const {
+        if (usable(device)) { return {}; }
         if (fork_guard.forked()) { return fork_guard.check(); }
-        if (device >= 0 && static_cast<std::size_t>(device) < heaps.size()) { return {}; }
         return {Code::InvalidValue, "there is no device " + std::to_string(device) + "; there are " +
                                         std::to_string(heaps.size())};
     }
@@ -87,7 +90,7 @@ Result<std::unique_ptr<Allocator>> Allocator::create(Driver& driver, const Optio
 
 Result<Address> Allocator::allocate(int device, Bytes bytes, Stream stream) {
     if (bytes == 0) { return Address{0}; }
-    if (Status status = state_->check_device(device); !status.ok()) { return status; }
+    if (!state_->usable(device)) [[unlikely]] { return state_->check_device(device); }
     if (bytes >= kMaxRequestBytes) {
         return Status(Code::OutOfMemory,
                       "CUDA out of memory. Tried to allocate more than 1EB memory.");

@@ -5,6 +5,7 @@
 #include "core/direct_strategy.h"
 #include "core/paged_strategy.h"
 #include "core/split_strategy.h"
+#include "core/thread_registry.h"
 
 namespace gma {
 namespace {
@@ -118,8 +119,9 @@ Result<Address> DeviceHeap::allocate_small(Bytes bytes, Stream stream) {
         (*cache)->add(slab);
         slab_bytes_ += (*block)->bytes;
         count_reserved_locked();
+        // Under the lock still, or another thread's trim could take the empty slab away.
+        return (*cache)->take(class_index, bytes);
     }
-    return (*cache)->take(class_index, bytes);
 }
 
 Result<ThreadCache*> DeviceHeap::borrow_cache(Stream stream) {
@@ -322,7 +324,9 @@ Status DeviceHeap::record_stream(Address address, std::uintptr_t tagged, Stream 
         if (slab->cache->set_recorded(slab, address) == ThreadCache::Recording::NotAllocated) {
             return {Code::InvalidValue, "record_stream of a block that is not allocated"};
         }
-        return pending_.record(address, stream);
+        Status status = pending_.record(address, stream);
+        if (!pending_.recorded(address)) { slab->cache->clear_recorded(slab, address); }
+        return status;
     }
     Block* block = strategy_->find(address);
     if (block == nullptr || block->kind != TileKind::Used) {
@@ -336,26 +340,6 @@ Status DeviceHeap::record_stream(Address address, std::uintptr_t tagged, Stream 
 bool DeviceHeap::owns(Address address) {
     std::lock_guard guard(lock_);
     return strategy_->find(address) != nullptr;
-}
-
-Result<BaseAllocation> DeviceHeap::base_allocation(Address address, std::uintptr_t tagged) {
-    std::lock_guard guard(lock_);
-    const Block* block = (tagged & 1) != 0 ? reinterpret_cast<Slab*>(tagged - 1)->block
-                                           : strategy_->find(address);
-    if (block == nullptr) { return Status(Code::InvalidValue, "no block starts at this address"); }
-    return strategy_->base_of(block);
-}
-
-Status DeviceHeap::pin(Address address, std::uintptr_t tagged, Pin change) {
-    std::lock_guard guard(lock_);
-    Block* block = (tagged & 1) != 0 ? reinterpret_cast<Slab*>(tagged - 1)->block
-                                     : strategy_->find(address);
-    if (block == nullptr) { return {Code::InvalidValue, "no block starts at this address"}; }
-    if (change == Pin::Remove && block->pin_count == 0) {
-        return {Code::InvalidValue, "the block is not pinned"};
-    }
-    change == Pin::Add ? strategy_->pin(block) : strategy_->unpin(block);
-    return {};
 }
 
 // Counting.

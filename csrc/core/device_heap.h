@@ -110,6 +110,7 @@ private:
     void count_active_locked(Bytes bytes, StatPool pool, int sign);
     void count_reserved_locked();
     std::unique_ptr<HeapStrategy> make_strategy(Strategy kind);
+    Block* block_locked(Address address, std::uintptr_t tagged);
     void note_completed(Address address, Bytes bytes);
 
     Driver& driver_;
@@ -138,17 +139,5 @@ private:
     Bytes private_pool_bytes_ = 0;
     DeviceStatistics statistics_;
 };
-
-// The caches that the calling thread has borrowed; found without a lock.
-ThreadCache* find_thread_cache(std::uint64_t heap_id, Stream stream);
-// Visits the calling thread's caches of one heap.
-void for_each_own_cache(std::uint64_t heap_id, const std::function<void(ThreadCache*)>& visit);
-void remember_thread_cache(std::uint64_t heap_id, Stream stream, ThreadCache* cache);
-// Heaps that exit handlers of threads may still give caches back to.
-void register_heap(DeviceHeap* heap);
-void unregister_heap(DeviceHeap* heap);
-// In a forked child: threads' exits leave the parent's heaps and their locks alone.
-void forget_heaps();
-std::uint64_t next_heap_id();
 
 }  // namespace gma

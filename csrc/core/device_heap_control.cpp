@@ -13,6 +13,31 @@ Status DeviceHeap::begin_pool(PoolId pool, std::function<bool(Stream)> filter) {
     return {};
 }
 
+Result<BaseAllocation> DeviceHeap::base_allocation(Address address, std::uintptr_t tagged) {
+    std::lock_guard guard(lock_);
+    const Block* block = block_locked(address, tagged);
+    if (block == nullptr) { return Status(Code::InvalidValue, "no block starts at this address"); }
+    return strategy_->base_of(block);
+}
+
+Status DeviceHeap::pin(Address address, std::uintptr_t tagged, Pin change) {
+    std::lock_guard guard(lock_);
+    Block* block = block_locked(address, tagged);
+    if (block == nullptr) { return {Code::InvalidValue, "no block starts at this address"}; }
+    if (change == Pin::Remove && block->pin_count == 0) {
+        return {Code::InvalidValue, "the block is not pinned"};
+    }
+    change == Pin::Add ? strategy_->pin(block) : strategy_->unpin(block);
+    return {};
+}
+
+// The block that is or holds what was allocated at `address`; nullptr if nothing was.
+Block* DeviceHeap::block_locked(Address address, std::uintptr_t tagged) {
+    if ((tagged & 1) == 0) { return strategy_->find(address); }
+    const auto* slab = reinterpret_cast<Slab*>(tagged - 1);
+    return slab->cache->info(slab, address).allocated ? slab->block : nullptr;
+}
+
 Status DeviceHeap::end_pool(PoolId pool) {
     std::lock_guard guard(lock_);
     auto it = std::find_if(routes_.rbegin(), routes_.rend(),
@@ -65,7 +90,8 @@ Status DeviceHeap::set_limit(Bytes limit_bytes) {
     const Bytes reserved = strategy_->reserved_bytes();
     if (reserved <= limit_bytes_) { return {}; }
     drain_caches_locked();
-    Result<Bytes> given = strategy_->trim(reserved - limit_bytes_, HeapStrategy::Wait::No);
+    const auto wait = routes_.empty() ? HeapStrategy::Wait::Yes : HeapStrategy::Wait::No;
+    Result<Bytes> given = strategy_->trim(reserved - limit_bytes_, wait);
     count_reserved_locked();
     return given.status();
 }

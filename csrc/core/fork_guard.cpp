@@ -2,7 +2,7 @@
 
 #include <pthread.h>
 
-#include "core/device_heap.h"
+#include "core/thread_registry.h"
 
 namespace gma {
 

@@ -91,9 +91,13 @@ Window last_window(const Arena& arena, Bytes bytes, Bytes alignment) {
 
 std::vector<MissingRun> missing_runs(const Arena& arena, const Window& window) {
     std::vector<MissingRun> runs;
-    for (Block* tile = window.region; tile != nullptr && tile->address < window.end();
-         tile = tile->next) {
-        if (tile->kind != TileKind::Hole || tile->end() <= window.begin) { continue; }
+    // By address: tiles may have joined since the window was found.
+    Block probe;
+    probe.address = window.begin;
+    auto hole = arena.holes().upper_bound(&probe);
+    if (hole != arena.holes().begin() && (*std::prev(hole))->end() > window.begin) { --hole; }
+    for (; hole != arena.holes().end() && (*hole)->address < window.end(); ++hole) {
+        const Block* tile = *hole;
         const Address begin =
             round_down(std::max(window.begin, tile->address), arena.page_bytes());
         const Address end = round_up(std::min(window.end(), tile->end()), arena.page_bytes());

@@ -109,6 +109,11 @@ ThreadCache::Recording ThreadCache::set_recorded(Slab* slab, Address address) {
     return Recording::Done;
 }
 
+void ThreadCache::clear_recorded(Slab* slab, Address address) {
+    std::lock_guard guard(lock_);
+    Slab::clear(slab->recorded_bits, slab->index_of(address));
+}
+
 bool ThreadCache::count_recorded_free(Slab* slab, Address address) {
     std::lock_guard guard(lock_);
     const std::uint32_t index = slab->index_of(address);

@@ -59,6 +59,7 @@ public:
 
     enum class Recording : std::uint8_t { Done, NotAllocated };
     Recording set_recorded(Slab* slab, Address address);
+    void clear_recorded(Slab* slab, Address address);
     // Counts a recorded object as freed; false if it is not allocated.
     bool count_recorded_free(Slab* slab, Address address);
     Bytes requested_bytes(const Slab* slab, Address address);

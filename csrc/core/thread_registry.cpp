@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "core/device_heap.h"
+#include "core/thread_registry.h"
 
 namespace gma {
 namespace {
@@ -21,53 +22,49 @@ Registry*& current_registry() {
 }
 Registry& registry() { return *current_registry(); }
 
-struct BorrowedCache {
-    std::uint64_t heap_id;
-    Stream stream;
-    ThreadCache* cache;
-};
-
 struct ThreadCaches {
-    BorrowedCache recent{0, nullptr, nullptr};
     std::vector<BorrowedCache> all;
 
     ThreadCaches() { registry(); }
-    ~ThreadCaches() {
-        std::lock_guard guard(registry().lock);
-        for (const BorrowedCache& borrowed : all) {
-            auto it = registry().heaps.find(borrowed.heap_id);
-            if (it != registry().heaps.end()) { it->second->return_cache(borrowed.cache); }
-        }
-        recent = {0, nullptr, nullptr};
-        all.clear();
-    }
+    ~ThreadCaches();
 };
 
 thread_local ThreadCaches thread_caches;
+thread_local constinit bool thread_has_ended = false;  // its caches have gone back already
+
+ThreadCaches::~ThreadCaches() {
+    thread_has_ended = true;
+    recent_thread_cache = {0, nullptr, nullptr};
+    std::lock_guard guard(registry().lock);
+    for (const BorrowedCache& borrowed : all) {
+        auto it = registry().heaps.find(borrowed.heap_id);
+        if (it != registry().heaps.end()) { it->second->return_cache(borrowed.cache); }
+    }
+}
 
 }  // namespace
 
-ThreadCache* find_thread_cache(std::uint64_t heap_id, Stream stream) {
-    ThreadCaches& mine = thread_caches;
-    if (mine.recent.heap_id == heap_id && mine.recent.stream == stream) { return mine.recent.cache; }
-    for (const BorrowedCache& borrowed : mine.all) {
+thread_local constinit BorrowedCache recent_thread_cache = {0, nullptr, nullptr};
+
+std::span<const BorrowedCache> own_caches() {
+    if (thread_has_ended) { return {}; }
+    return thread_caches.all;
+}
+
+ThreadCache* search_thread_caches(std::uint64_t heap_id, Stream stream) {
+    for (const BorrowedCache& borrowed : own_caches()) {
         if (borrowed.heap_id == heap_id && borrowed.stream == stream) {
-            mine.recent = borrowed;
+            recent_thread_cache = borrowed;
             return borrowed.cache;
         }
     }
     return nullptr;
 }
 
-void for_each_own_cache(std::uint64_t heap_id, const std::function<void(ThreadCache*)>& visit) {
-    for (const BorrowedCache& borrowed : thread_caches.all) {
-        if (borrowed.heap_id == heap_id) { visit(borrowed.cache); }
-    }
-}
-
+// A thread that allocates while it ends (in a destructor of its own) keeps its cache for good.
 void remember_thread_cache(std::uint64_t heap_id, Stream stream, ThreadCache* cache) {
-    thread_caches.recent = {heap_id, stream, cache};
-    thread_caches.all.push_back(thread_caches.recent);
+    recent_thread_cache = {heap_id, stream, cache};
+    if (!thread_has_ended) { thread_caches.all.push_back(recent_thread_cache); }
 }
 
 void register_heap(DeviceHeap* heap) {
