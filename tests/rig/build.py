@@ -12,6 +12,7 @@ from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
 _FLAGS = ["-std=c++20", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
+_LAST_HEADER = "crt/host_defines.h"  # a wheel of its own: whoever has it has cuda.h too
 _STATE = ["settings.cpp", "calls.cpp", "memory.cpp", "timeline.cpp", "control.cpp"]
 _RUNTIME = ["runtime_memory.cpp", "runtime_streams.cpp"]
 
@@ -37,11 +38,12 @@ def cuda_include() -> list[Path]:
     spec = importlib.util.find_spec("nvidia")
     for place in list(spec.submodule_search_locations or []) if spec else []:
         candidates += sorted(Path(place).glob("*/include"))
-    found = [folder for folder in candidates if (folder / "cuda_runtime_api.h").is_file()]
+    found = [folder for folder in candidates if (folder / _LAST_HEADER).is_file()]
     if not found:
         raise FileNotFoundError(
-            f"no cuda_runtime_api.h in {', '.join(map(str, candidates))}: the rig is built against"
-            " CUDA's headers; install a toolkit or the wheel nvidia-cuda-runtime"
+            f"no {_LAST_HEADER} in {', '.join(map(str, candidates))}: the rig is built against"
+            " CUDA's headers; install a toolkit, or the wheels nvidia-cuda-runtime and"
+            " nvidia-cuda-crt"
         )
     return found[:1]
 
