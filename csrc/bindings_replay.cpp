@@ -29,9 +29,7 @@ void each_row(const Table& table, py::ssize_t columns, Row row) {
         throw py::value_error("a table of the trace has the wrong shape");
     }
     const auto cells = table.unchecked<2>();
-    for (py::ssize_t i = 0; i < cells.shape(0); ++i) {
-        row(cells, i);
-    }
+    for (py::ssize_t i = 0; i < cells.shape(0); ++i) { row(cells, i); }
 }
 
 RecordedSegment segment_at(const auto& cells, py::ssize_t i) {
@@ -59,9 +57,9 @@ ReplayTrace trace_of(const py::array& steps, std::size_t block_count, std::uint6
 }
 
 py::dict dict_of(const CallTotals& calls) {
-    static constexpr const char* kNames[kCallCount] = {"create", "map",   "set_access", "unmap",
-                                                       "release", "malloc", "free",     "event",
-                                                       "wait",   "synchronize"};
+    static constexpr const char* kNames[kCallCount] = {
+        "create", "map",  "set_access", "unmap", "release",
+        "malloc", "free", "event",      "wait",  "synchronize"};
     py::dict dict;
     for (std::size_t call = 0; call < calls.counts.size(); ++call) {
         dict[kNames[call]] = calls.counts[call];
@@ -92,8 +90,7 @@ py::dict dict_of(const ReplayResult& result) {
                     py::arg("driver_ms") = result.calls.cost_ns * 1e-6,
                     py::arg("driver_ms_second_half") = result.calls_second_half.cost_ns * 1e-6,
                     py::arg("alloc_retries") = result.alloc_retries, py::arg("oom") = oom,
-                    py::arg("rounds") = rounds,
-                    py::arg("replay_seconds") = result.replay_seconds);
+                    py::arg("rounds") = rounds, py::arg("replay_seconds") = result.replay_seconds);
 }
 
 py::dict run(const py::array& steps, std::size_t block_count, std::uint64_t event_count,
@@ -117,9 +114,7 @@ void check_settings(const std::string& allocator, const KeyValues& options) {
 template <class Pairs>
 py::dict dict_of_pairs(const Pairs& pairs) {
     py::dict dict;
-    for (const auto& [key, value] : pairs) {
-        dict[py::str(std::to_string(key))] = value;
-    }
+    for (const auto& [key, value] : pairs) { dict[py::str(std::to_string(key))] = value; }
     return dict;
 }
 
@@ -155,8 +150,7 @@ void bind_replay(py::module_& module) {
                py::arg("event_count"), py::arg("segments"), py::arg("start_segments"),
                py::arg("start_blocks"), py::arg("allocator"), py::arg("options"),
                py::arg("limit_bytes"), py::arg("repeat"), py::arg("lag_ns"));
-    module.def("check_replay_settings", &check_settings, py::arg("allocator"),
-               py::arg("options"));
+    module.def("check_replay_settings", &check_settings, py::arg("allocator"), py::arg("options"));
     module.def("replay_allocators", &replay_allocators);
     module.def("check_pickle", [](const py::bytes& data) {
         return check_pickle(static_cast<std::string_view>(data));

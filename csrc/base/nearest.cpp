@@ -9,9 +9,7 @@ namespace {
 // Letters to insert, remove or change; one row of the usual table at a time.
 std::size_t edit_distance(std::string_view from, std::string_view to) {
     std::vector<std::size_t> row(to.size() + 1);
-    for (std::size_t j = 0; j <= to.size(); ++j) {
-        row[j] = j;
-    }
+    for (std::size_t j = 0; j <= to.size(); ++j) { row[j] = j; }
     for (std::size_t i = 1; i <= from.size(); ++i) {
         std::size_t diagonal = row[0];
         row[0] = i;
@@ -27,10 +25,10 @@ std::size_t edit_distance(std::string_view from, std::string_view to) {
 }  // namespace
 
 const std::string& nearest(std::string_view name, const std::vector<std::string>& candidates) {
-    return *std::min_element(
-        candidates.begin(), candidates.end(), [name](const auto& left, const auto& right) {
-            return edit_distance(name, left) < edit_distance(name, right);
-        });
+    return *std::min_element(candidates.begin(), candidates.end(),
+                             [name](const auto& left, const auto& right) {
+                                 return edit_distance(name, left) < edit_distance(name, right);
+                             });
 }
 
 }  // namespace gma

@@ -20,24 +20,18 @@ Stream holder_stream(std::uint64_t number) {
 
 Status CoreTarget::open(const Options& options, Bytes limit_bytes) {
     auto allocator = Allocator::create(driver_, options);
-    if (!allocator) {
-        return allocator.status();
-    }
+    if (!allocator) { return allocator.status(); }
     allocator_ = std::move(*allocator);
     return limit_bytes == 0 ? Status() : allocator_->set_limit(kDevice, limit_bytes);
 }
 
 Result<Address> CoreTarget::allocate(const ReplayStep& step) {
     if (step.pool != 0) {
-        if (Status status = enter_pool(step.pool); !status.ok()) {
-            return status;
-        }
+        if (Status status = enter_pool(step.pool); !status.ok()) { return status; }
     }
     Result<Address> address = allocator_->allocate(kDevice, step.bytes, stream_of(step.stream));
     current_pool_ = 0;
-    if (address) {
-        addresses_[step.block] = *address;
-    }
+    if (address) { addresses_[step.block] = *address; }
     return address;
 }
 
@@ -71,22 +65,18 @@ std::uint64_t CoreTarget::retries() {
     return static_cast<std::uint64_t>(allocator_->statistics(kDevice).num_alloc_retries);
 }
 
-Bytes CoreTarget::reserved(std::int64_t Gauge::*field) {
+Bytes CoreTarget::reserved(std::int64_t Gauge::* field) {
     const DeviceStatistics statistics = allocator_->statistics(kDevice);
-    return static_cast<Bytes>(
-        statistics.reserved_bytes[static_cast<std::size_t>(StatPool::All)].*field);
+    return static_cast<Bytes>(statistics.reserved_bytes[static_cast<std::size_t>(StatPool::All)].*
+                              field);
 }
 
 // A trace says which pool a block came from, not when the pool was begun and ended: each is begun
 // at its first block and chooses by the block at hand.
 Status CoreTarget::enter_pool(std::uint16_t pool) {
     current_pool_ = pool;
-    if (known_pools_.size() <= pool) {
-        known_pools_.resize(pool + 1U, false);
-    }
-    if (known_pools_[pool]) {
-        return {};
-    }
+    if (known_pools_.size() <= pool) { known_pools_.resize(pool + 1U, false); }
+    if (known_pools_[pool]) { return {}; }
     known_pools_[pool] = true;
     return allocator_->begin_pool(kDevice, PoolId{0, pool},
                                   [this, pool](Stream) { return current_pool_ == pool; });

@@ -37,14 +37,10 @@ double best_pair_ns(double seconds, Pair pair) {
     double took_ns = 0.0;
     const auto go = [&] {
         const double start = now_ns();
-        for (std::uint64_t i = 0; i < count; ++i) {
-            pair();
-        }
+        for (std::uint64_t i = 0; i < count; ++i) { pair(); }
         took_ns = now_ns() - start;
     };
-    for (go(); took_ns < budget_ns / 4; go()) {
-        count *= 2;
-    }
+    for (go(); took_ns < budget_ns / 4; go()) { count *= 2; }
     double best_ns = took_ns;
     for (int repetition = 0; repetition < kRepetitions; ++repetition) {
         go();
@@ -60,9 +56,7 @@ public:
     static Result<std::unique_ptr<Bench>> open(const Options& options) {
         auto bench = std::make_unique<Bench>();
         auto allocator = Allocator::create(bench->driver_, options);
-        if (!allocator) {
-            return allocator.status();
-        }
+        if (!allocator) { return allocator.status(); }
         bench->allocator_ = std::move(*allocator);
         return bench;
     }
@@ -97,8 +91,9 @@ public:
     }
 
     Status status() const {
-        return failed_.load() ? Status(Code::DriverFailed, "an allocation or a free failed while "
-                                                           "its time was taken")
+        return failed_.load() ? Status(Code::DriverFailed,
+                                       "an allocation or a free failed while "
+                                       "its time was taken")
                               : Status();
     }
 
@@ -121,22 +116,14 @@ private:
             threads.emplace_back([&] {
                 pair(kUnitBytes);
                 ready.fetch_add(1);
-                while (!started.load(std::memory_order_acquire)) {
-                    std::this_thread::yield();
-                }
-                for (std::uint64_t done = 0; done < pairs; ++done) {
-                    pair(kUnitBytes);
-                }
+                while (!started.load(std::memory_order_acquire)) { std::this_thread::yield(); }
+                for (std::uint64_t done = 0; done < pairs; ++done) { pair(kUnitBytes); }
             });
         }
-        while (ready.load() < thread_count) {
-            std::this_thread::yield();
-        }
+        while (ready.load() < thread_count) { std::this_thread::yield(); }
         const double start = now_ns();
         started.store(true, std::memory_order_release);
-        for (std::thread& thread : threads) {
-            thread.join();
-        }
+        for (std::thread& thread : threads) { thread.join(); }
         return now_ns() - start;
     }
 
@@ -151,16 +138,14 @@ private:
 Result<Microbench> microbench(const Options& options, double seconds) {
     Microbench result;
     auto opened = Bench::open(options);
-    if (!opened) {
-        return opened.status();
-    }
+    if (!opened) { return opened.status(); }
     Bench& bench = **opened;
     for (const Bytes bytes : kSizes) {
         result.malloc_pair_ns.emplace_back(bytes, best_pair_ns(seconds, [bytes] {
-            void* memory = std::malloc(bytes);
-            escape(memory);
-            std::free(memory);
-        }));
+                                               void* memory = std::malloc(bytes);
+                                               escape(memory);
+                                               std::free(memory);
+                                           }));
         result.pair_ns.emplace_back(bytes,
                                     best_pair_ns(seconds, [&bench, bytes] { bench.pair(bytes); }));
     }
@@ -172,9 +157,7 @@ Result<Microbench> microbench(const Options& options, double seconds) {
         result.live_pair_ns.emplace_back(
             count, best_pair_ns(seconds, [&bench] { bench.pair(kUnitBytes); }));
     }
-    if (Status status = bench.status(); !status.ok()) {
-        return status;
-    }
+    if (Status status = bench.status(); !status.ok()) { return status; }
     return result;
 }
 

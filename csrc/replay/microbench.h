@@ -13,10 +13,10 @@ namespace gma {
 
 // Wall nanoseconds per pair, the best of a few repetitions.
 struct Microbench {
-    std::vector<std::pair<Bytes, double>> malloc_pair_ns;       // by size
-    std::vector<std::pair<Bytes, double>> pair_ns;              // by size
-    std::vector<std::pair<std::size_t, double>> live_pair_ns;   // 512 B, by other live blocks
-    std::vector<std::pair<int, double>> thread_pair_ns;         // 512 B, by threads doing the loop
+    std::vector<std::pair<Bytes, double>> malloc_pair_ns;      // by size
+    std::vector<std::pair<Bytes, double>> pair_ns;             // by size
+    std::vector<std::pair<std::size_t, double>> live_pair_ns;  // 512 B, by other live blocks
+    std::vector<std::pair<int, double>> thread_pair_ns;        // 512 B, by threads doing the loop
 };
 
 // `seconds` is how long each single measurement may take, roughly.

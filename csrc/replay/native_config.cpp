@@ -64,9 +64,7 @@ Status read_setting(const std::pair<std::string, std::string>& setting, NativeCo
     }
     if (key == "roundup_power2_divisions") {
         const auto divisions = Power2Divisions::parse(value);
-        if (!divisions) {
-            return bad_value(key, value, "N or [256:1,512:2,>:8], powers of two");
-        }
+        if (!divisions) { return bad_value(key, value, "N or [256:1,512:2,>:8], powers of two"); }
         config.roundup_power2_divisions = *divisions;
         return {};
     }

@@ -12,9 +12,9 @@
 
 namespace gma {
 
-inline constexpr Bytes kNativeSmallRequestBytes = 1_MiB;    // at most this: the small pool
+inline constexpr Bytes kNativeSmallRequestBytes = 1_MiB;  // at most this: the small pool
 inline constexpr Bytes kNativeSmallSegmentBytes = 2_MiB;
-inline constexpr Bytes kNativeLargeRequestBytes = 10_MiB;   // from here a segment fits its request
+inline constexpr Bytes kNativeLargeRequestBytes = 10_MiB;  // from here a segment fits its request
 inline constexpr Bytes kNativeRoundSegmentBytes = 2_MiB;
 inline constexpr Bytes kUnlimitedBytes = ~Bytes{0};
 
@@ -25,8 +25,8 @@ struct NativeConfig {
     double garbage_collection_threshold = 0.0;  // share of the limit; needs one
     Power2Divisions roundup_power2_divisions;   // unlike our own strategies, PyTorch takes 1 as 0
     bool expandable = false;
-    Bytes limit_bytes = kUnlimitedBytes;        // physical bytes it may hold
-    Bytes card_bytes = 144_GiB;                 // an expandable segment reserves 9/8 of it
+    Bytes limit_bytes = kUnlimitedBytes;  // physical bytes it may hold
+    Bytes card_bytes = 144_GiB;           // an expandable segment reserves 9/8 of it
 
     // What a request becomes before a block is looked for.
     Bytes block_bytes(Bytes requested_bytes) const;

@@ -19,8 +19,8 @@ NativeModel::Block* NativeModel::prefer_nearly_full(Block* found, const Request&
     };
     const auto& free = request.lists->free;
     auto at = free.find(found);
-    for (auto next = std::next(at); next != free.end() && (*next)->stream == request.stream &&
-                                    room(*next) < room(*at);
+    for (auto next = std::next(at);
+         next != free.end() && (*next)->stream == request.stream && room(*next) < room(*at);
          ++next) {
         at = next;
     }
@@ -35,9 +35,7 @@ NativeModel::Block* NativeModel::grow_expandable(const Request& request) {
     while (block->bytes < request.bytes) {
         Block* rest = block->next;
         const Bytes missing_bytes = request.bytes - block->bytes;
-        if (!map_front(rest, std::min(rest->bytes, missing_bytes))) {
-            return nullptr;
-        }
+        if (!map_front(rest, std::min(rest->bytes, missing_bytes))) { return nullptr; }
         block = rest;  // it has taken in what lies before it
     }
     request.lists->free.erase(block);
@@ -58,15 +56,13 @@ NativeModel::Block* NativeModel::expandable_room(const Request& request) {
         for (Block* block = first; bytes < request.bytes && is_free(block); block = block->next) {
             bytes += block->bytes;
         }
-        if (bytes >= request.bytes) {
-            return first;
-        }
+        if (bytes >= request.bytes) { return first; }
     }
     const Bytes page = page_bytes(*request.lists);  // its pages count from the range's start
     const Bytes wanted_bytes = std::max(config_.card_bytes / 8 * 9, 2 * request.segment_bytes);
     next_reservation_ = round_up(next_reservation_, page);
-    Block* range = make_block(next_reservation_, round_up(wanted_bytes, page), request.stream,
-                              request.lists);
+    Block* range =
+        make_block(next_reservation_, round_up(wanted_bytes, page), request.stream, request.lists);
     next_reservation_ += range->bytes;
     range->mapped = false;
     unmapped.insert(range);
@@ -108,9 +104,7 @@ void NativeModel::unmap_whole_pages(Block* block) {
     const Bytes page = page_bytes(lists);
     const Address begin = round_up(block->address, page);
     const Address end = round_down(block->address + block->bytes, page);
-    if (begin >= end) {
-        return;
-    }
+    if (begin >= end) { return; }
     const std::uint64_t pages = (end - begin) / page;
     charge(Call::Synchronize, 0);
     charge(Call::Unmap, page, pages);
@@ -123,9 +117,7 @@ void NativeModel::unmap_whole_pages(Block* block) {
         lists.free.erase(block);
         lists.free.insert(front);
     }
-    if (end < block->address + block->bytes) {
-        carve(block, end - block->address);
-    }
+    if (end < block->address + block->bytes) { carve(block, end - block->address); }
     block->mapped = false;
     merge(block, block->previous);
     merge(block, block->next);

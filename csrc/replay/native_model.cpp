@@ -31,14 +31,12 @@ bool NativeModel::adopt_block(std::uint32_t id, Address address, Bytes requested
     const Bytes bytes = config_.block_bytes(requested_bytes);
     for (auto& [number, pool] : pools_) {
         for (FreeLists* lists : {&pool->small, &pool->large}) {
-            const auto found = std::find_if(
-                lists->free.begin(), lists->free.end(), [&](const Block* block) {
+            const auto found =
+                std::find_if(lists->free.begin(), lists->free.end(), [&](const Block* block) {
                     return block->address <= address &&
                            address + bytes <= block->address + block->bytes;
                 });
-            if (found == lists->free.end()) {
-                continue;
-            }
+            if (found == lists->free.end()) { continue; }
             Block* block = *found;
             lists->free.erase(found);
             if (block->address < address) {
@@ -68,17 +66,13 @@ bool NativeModel::allocate(std::uint32_t id, Bytes requested_bytes, std::uint64_
         collect_garbage();
         block = grow(request);
     }
-    if (block == nullptr && release_oversize(request)) {
-        block = grow(request);
-    }
+    if (block == nullptr && release_oversize(request)) { block = grow(request); }
     if (block == nullptr) {
         release_idle();
         ++retries_;
         block = grow(request);
     }
-    if (block == nullptr) {
-        return false;
-    }
+    if (block == nullptr) { return false; }
     block = splits(block, bytes) ? carve(block, bytes) : block;
     block->state = State::Allocated;
     blocks_[id] = block;
@@ -86,9 +80,7 @@ bool NativeModel::allocate(std::uint32_t id, Bytes requested_bytes, std::uint64_
 }
 
 void NativeModel::free(std::uint32_t id) {
-    if (Block* block = std::exchange(blocks_[id], nullptr)) {
-        to_free(block);
-    }
+    if (Block* block = std::exchange(blocks_[id], nullptr)) { to_free(block); }
 }
 
 void NativeModel::free_later(std::uint32_t id) {
@@ -100,9 +92,7 @@ void NativeModel::free_later(std::uint32_t id) {
 }
 
 void NativeModel::complete(std::uint32_t id) {
-    if (pending_.erase(id) != 0) {
-        free(id);
-    }
+    if (pending_.erase(id) != 0) { free(id); }
 }
 
 NativeModel::Block* NativeModel::make_block(Address address, Bytes bytes, std::uint64_t stream,
@@ -148,14 +138,10 @@ NativeModel::Block* NativeModel::find_free(const Request& request) {
     auto& free = request.lists->free;
     Block key{.address = 0, .bytes = request.bytes, .stream = request.stream};
     const auto best = free.lower_bound(&key);
-    if (best == free.end() || (*best)->stream != request.stream) {
-        return nullptr;
-    }
+    if (best == free.end() || (*best)->stream != request.stream) { return nullptr; }
     Block* block = config_.expandable ? prefer_nearly_full(*best, request) : *best;
     const bool oversize_request = request.bytes >= config_.max_split_bytes;
-    if (!oversize_request && block->bytes >= config_.max_split_bytes) {
-        return nullptr;
-    }
+    if (!oversize_request && block->bytes >= config_.max_split_bytes) { return nullptr; }
     if (oversize_request && block->bytes - request.bytes >= config_.max_non_split_rounding_bytes) {
         return nullptr;
     }
@@ -164,37 +150,30 @@ NativeModel::Block* NativeModel::find_free(const Request& request) {
 }
 
 NativeModel::Block* NativeModel::grow(const Request& request) {
-    if (config_.expandable) {
-        return grow_expandable(request);
-    }
+    if (config_.expandable) { return grow_expandable(request); }
     charge(Call::Malloc, request.segment_bytes);
     if (request.segment_bytes > config_.limit_bytes - std::min(held_bytes_, config_.limit_bytes)) {
         return nullptr;
     }
     hold(request.segment_bytes);
-    return make_block(
-        segments_.take(request.segment_bytes, request.stream, request.lists->pool),
-        request.segment_bytes, request.stream, request.lists);
+    return make_block(segments_.take(request.segment_bytes, request.stream, request.lists->pool),
+                      request.segment_bytes, request.stream, request.lists);
 }
 
 bool NativeModel::splits(const Block* block, Bytes bytes) const {
     const Bytes rest = block->bytes - bytes;
-    if (block->lists->is_small || config_.expandable) {
-        return rest >= kUnitBytes;
-    }
+    if (block->lists->is_small || config_.expandable) { return rest >= kUnitBytes; }
     return bytes < config_.max_split_bytes && rest > kNativeSmallRequestBytes;
 }
 
 // The front of a block that is in no list; the rest becomes a free block.
 NativeModel::Block* NativeModel::carve(Block* block, Bytes bytes) {
-    Block* rest = make_block(block->address + bytes, block->bytes - bytes, block->stream,
-                             block->lists);
+    Block* rest =
+        make_block(block->address + bytes, block->bytes - bytes, block->stream, block->lists);
     rest->age_base = block->lists->searches;
     rest->previous = block;
     rest->next = block->next;
-    if (rest->next != nullptr) {
-        rest->next->previous = rest;
-    }
+    if (rest->next != nullptr) { rest->next->previous = rest; }
     block->next = rest;
     block->bytes = bytes;
     block->lists->free.insert(rest);
@@ -223,14 +202,10 @@ void NativeModel::merge(Block* block, Block* neighbour) {
     if (neighbour == block->previous) {
         block->address = neighbour->address;
         block->previous = neighbour->previous;
-        if (block->previous != nullptr) {
-            block->previous->next = block;
-        }
+        if (block->previous != nullptr) { block->previous->next = block; }
     } else {
         block->next = neighbour->next;
-        if (block->next != nullptr) {
-            block->next->previous = block;
-        }
+        if (block->next != nullptr) { block->next->previous = block; }
     }
     block->bytes += neighbour->bytes;
     drop_block(neighbour);
@@ -239,20 +214,14 @@ void NativeModel::merge(Block* block, Block* neighbour) {
 bool NativeModel::audit() const {
     Bytes held = 0;
     for (const Block& block : storage_) {
-        if (block.lists == nullptr) {
-            continue;
-        }
+        if (block.lists == nullptr) { continue; }
         held += block.mapped ? block.bytes : 0;
         const Block* next = block.next;
-        if (next == nullptr) {
-            continue;
-        }
+        if (next == nullptr) { continue; }
         const bool tiles = next->previous == &block && next->address == block.address + block.bytes;
         const bool unmerged = block.state == State::Free && next->state == State::Free &&
                               block.mapped == next->mapped;
-        if (!tiles || unmerged) {
-            return false;
-        }
+        if (!tiles || unmerged) { return false; }
     }
     return held == held_bytes_ && held_bytes_ <= peak_held_bytes_;
 }

@@ -62,11 +62,11 @@ private:
         Bytes bytes = 0;
         std::uint64_t stream = 0;
         FreeLists* lists = nullptr;
-        Block* previous = nullptr;      // neighbours in the segment
+        Block* previous = nullptr;  // neighbours in the segment
         Block* next = nullptr;
-        std::uint64_t age_base = 0;     // the lists' search count when it was freed
+        std::uint64_t age_base = 0;  // the lists' search count when it was freed
         State state = State::Free;
-        bool mapped = true;             // false: addresses only
+        bool mapped = true;  // false: addresses only
     };
 
     struct BySize {
@@ -78,7 +78,7 @@ private:
 
     struct FreeLists {
         std::set<Block*, BySize> free;
-        std::set<Block*, ByAddress> unmapped;   // only with expandable segments
+        std::set<Block*, ByAddress> unmapped;  // only with expandable segments
         std::uint64_t searches = 0;
         std::uint32_t pool = 0;
         bool is_small = false;
@@ -127,7 +127,7 @@ private:
     SegmentSource segments_;
     std::deque<Block> storage_;
     std::vector<Block*> unused_;
-    std::vector<Block*> blocks_;                // by the caller's number
+    std::vector<Block*> blocks_;  // by the caller's number
     std::map<std::uint32_t, std::unique_ptr<Pool>> pools_;
     std::set<std::uint32_t> pending_;
     Address next_reservation_ = 64_TiB;

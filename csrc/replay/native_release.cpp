@@ -11,9 +11,7 @@ void NativeModel::collect_garbage() {
     }
     const Bytes threshold = static_cast<Bytes>(config_.garbage_collection_threshold *
                                                static_cast<double>(config_.limit_bytes));
-    if (held_bytes_ <= threshold || config_.expandable) {
-        return;
-    }
+    if (held_bytes_ <= threshold || config_.expandable) { return; }
     FreeLists& lists = *lists_of(0, 2 * kNativeSmallRequestBytes);
     const Bytes target_bytes = held_bytes_ - threshold;
     const auto is_whole = [](const Block* block) { return !block->previous && !block->next; };
@@ -45,9 +43,7 @@ void NativeModel::collect_garbage() {
 // With max_split_size_mb: one free block above it that is large enough, or the largest ones until
 // enough is free. False if that cannot help.
 bool NativeModel::release_oversize(const Request& request) {
-    if (config_.max_split_bytes == kUnlimitedBytes || config_.expandable) {
-        return false;
-    }
+    if (config_.max_split_bytes == kUnlimitedBytes || config_.expandable) { return false; }
     auto& free = request.lists->free;
     const Bytes wanted_bytes =
         request.bytes < config_.max_split_bytes ? config_.max_split_bytes : request.bytes;

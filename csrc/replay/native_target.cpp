@@ -5,9 +5,7 @@ namespace gma {
 NativeTarget::NativeTarget(const NativeConfig& config, const ReplayTrace& trace)
     : model_(config, SegmentSource(trace.segments), trace.block_count),
       adopted_(trace.block_count, false) {
-    if (config.expandable) {
-        return;
-    }
+    if (config.expandable) { return; }
     for (const StartSegment& start : trace.start_segments) {
         model_.adopt_segment(start.segment, start.is_small);
     }

@@ -16,17 +16,13 @@ public:
     explicit Walk(std::string_view data) : data_(data) {}
 
     std::string run() {
-        while (reason_.empty() && !stopped_) {
-            step(static_cast<unsigned char>(number(1)));
-        }
+        while (reason_.empty() && !stopped_) { step(static_cast<unsigned char>(number(1))); }
         return reason_;
     }
 
 private:
     void step(unsigned code) {
-        if (!reason_.empty() || scalar(code) || container(code) || memory(code)) {
-            return;
-        }
+        if (!reason_.empty() || scalar(code) || container(code) || memory(code)) { return; }
         static constexpr std::string_view kCalling = "ciRobPQ\x81\x82\x83\x84\x92\x93\x97\x98";
         const bool calls = kCalling.find(static_cast<char>(code)) != std::string_view::npos;
         refuse(calls ? "the pickle imports or calls something, and plain data does not"
@@ -36,55 +32,135 @@ private:
     // Instructions that push a number, a string or a constant.
     bool scalar(unsigned code) {
         switch (code) {
-            case 'N': case 0x88: case 0x89: push(0); return true;
-            case 'K': skip(1); push(0); return true;
-            case 'M': skip(2); push(0); return true;
-            case 'J': skip(4); push(0); return true;
-            case 'G': skip(8); push(0); return true;
-            case 0x8a: integer(number(1)); return true;
-            case 0x8b: integer(number(4)); return true;
-            case 'U': case 'C': case 0x8c: skip(number(1)); push(0); return true;
-            case 'T': case 'B': case 'X': skip(number(4)); push(0); return true;
-            case 0x8d: case 0x8e: skip(number(8)); push(0); return true;
-            default: return false;
+            case 'N':
+            case 0x88:
+            case 0x89:
+                push(0);
+                return true;
+            case 'K':
+                skip(1);
+                push(0);
+                return true;
+            case 'M':
+                skip(2);
+                push(0);
+                return true;
+            case 'J':
+                skip(4);
+                push(0);
+                return true;
+            case 'G':
+                skip(8);
+                push(0);
+                return true;
+            case 0x8a:
+                integer(number(1));
+                return true;
+            case 0x8b:
+                integer(number(4));
+                return true;
+            case 'U':
+            case 'C':
+            case 0x8c:
+                skip(number(1));
+                push(0);
+                return true;
+            case 'T':
+            case 'B':
+            case 'X':
+                skip(number(4));
+                push(0);
+                return true;
+            case 0x8d:
+            case 0x8e:
+                skip(number(8));
+                push(0);
+                return true;
+            default:
+                return false;
         }
     }
 
     bool container(unsigned code) {
         switch (code) {
-            case '(': marks_.push_back(stack_.size()); return true;
-            case ')': case ']': case '}': push(0); return true;
-            case 'a': pop(1); return true;
-            case 's': pop(2); return true;
-            case 'e': case 'u': pop_mark(); return true;
-            case 'l': case 'd': pop_mark(); push(0); return true;
-            case 't': push_tuple(pop_mark()); return true;
-            case 0x85: case 0x86: case 0x87: push_tuple(pop(code - 0x84)); return true;
-            default: return false;
+            case '(':
+                marks_.push_back(stack_.size());
+                return true;
+            case ')':
+            case ']':
+            case '}':
+                push(0);
+                return true;
+            case 'a':
+                pop(1);
+                return true;
+            case 's':
+                pop(2);
+                return true;
+            case 'e':
+            case 'u':
+                pop_mark();
+                return true;
+            case 'l':
+            case 'd':
+                pop_mark();
+                push(0);
+                return true;
+            case 't':
+                push_tuple(pop_mark());
+                return true;
+            case 0x85:
+            case 0x86:
+            case 0x87:
+                push_tuple(pop(code - 0x84));
+                return true;
+            default:
+                return false;
         }
     }
 
     bool memory(unsigned code) {
         switch (code) {
-            case 0x80: protocol(number(1)); return true;
-            case 0x95: frame(number(8)); return true;
-            case '0': pop(1); return true;
-            case '1': pop_mark(); return true;
-            case '2': push(top()); return true;
-            case 'h': recall(number(1)); return true;
-            case 'j': recall(number(4)); return true;
-            case 'q': remember(number(1)); return true;
-            case 'r': remember(number(4)); return true;
-            case 0x94: remember(memo_.size()); return true;
-            case '.': stopped_ = true; return true;
-            default: return false;
+            case 0x80:
+                protocol(number(1));
+                return true;
+            case 0x95:
+                frame(number(8));
+                return true;
+            case '0':
+                pop(1);
+                return true;
+            case '1':
+                pop_mark();
+                return true;
+            case '2':
+                push(top());
+                return true;
+            case 'h':
+                recall(number(1));
+                return true;
+            case 'j':
+                recall(number(4));
+                return true;
+            case 'q':
+                remember(number(1));
+                return true;
+            case 'r':
+                remember(number(4));
+                return true;
+            case 0x94:
+                remember(memo_.size());
+                return true;
+            case '.':
+                stopped_ = true;
+                return true;
+            default:
+                return false;
         }
     }
 
     void refuse(const char* reason) {
-        if (reason_.empty()) {
-            reason_ = reason;
-        }
+        if (reason_.empty()) { reason_ = reason; }
     }
 
     // A little-endian number from the file.
@@ -111,23 +187,17 @@ private:
     }
 
     void integer(std::uint64_t bytes) {
-        if (bytes > kMaxIntegerBytes) {
-            refuse("damaged pickle: a number of more than 128 bits");
-        }
+        if (bytes > kMaxIntegerBytes) { refuse("damaged pickle: a number of more than 128 bits"); }
         skip(bytes);
         push(0);
     }
 
     void protocol(std::uint64_t version) {
-        if (version > kMaxProtocol) {
-            refuse("a pickle of a protocol that is not known");
-        }
+        if (version > kMaxProtocol) { refuse("a pickle of a protocol that is not known"); }
     }
 
     void frame(std::uint64_t bytes) {
-        if (bytes > data_.size() - at_) {
-            refuse("truncated pickle");
-        }
+        if (bytes > data_.size() - at_) { refuse("truncated pickle"); }
     }
 
     // A value on the stack is known by how deeply tuples are nested in it.
@@ -168,9 +238,7 @@ private:
     }
 
     void push_tuple(std::uint8_t depth) {
-        if (depth >= kMaxTupleDepth) {
-            refuse("damaged pickle: tuples nested too deeply");
-        }
+        if (depth >= kMaxTupleDepth) { refuse("damaged pickle: tuples nested too deeply"); }
         push(static_cast<std::uint8_t>(depth + 1));
     }
 
@@ -187,9 +255,7 @@ private:
             refuse("damaged pickle: it stores values out of order");
             return;
         }
-        if (index == memo_.size()) {
-            memo_.push_back(0);
-        }
+        if (index == memo_.size()) { memo_.push_back(0); }
         memo_[index] = top();
     }
 

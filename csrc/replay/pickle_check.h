@@ -3,8 +3,8 @@
 // A pickle is a program for a stack machine, and a trace is a file that people send each other.
 // Plain data (dicts, lists, tuples, strings, numbers, None) needs no instruction that imports or
 // calls. This also refuses what would make the loader itself fall over: lengths beyond the file, a
-// memo index far beyond what was stored (the loader allocates up to it), deeply nested tuples (their
-// hash recurses), a stack that runs empty.
+// memo index far beyond what was stored (the loader allocates up to it), deeply nested tuples
+// (their hash recurses), a stack that runs empty.
 #pragma once
 
 #include <string>

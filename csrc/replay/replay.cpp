@@ -12,9 +12,7 @@ namespace {
 
 constexpr Bytes kCardBytes = 144_GiB;
 
-bool is_native(const ReplaySettings& settings) {
-    return settings.allocator.starts_with("native");
-}
+bool is_native(const ReplaySettings& settings) { return settings.allocator.starts_with("native"); }
 
 std::string text_of(const KeyValues& options) {
     std::string text;
@@ -36,9 +34,9 @@ Result<NativeConfig> native_config(const ReplaySettings& settings) {
 Result<Options> core_options(const ReplaySettings& settings) {
     for (const auto& [key, value] : settings.options) {
         if (key == "strategy") {
-            return Status(Code::InvalidValue,
-                          "the allocator's name is its strategy; leave out 'strategy=" + value +
-                              "'");
+            return Status(
+                Code::InvalidValue,
+                "the allocator's name is its strategy; leave out 'strategy=" + value + "'");
         }
     }
     KeyValues options = settings.options;
@@ -101,9 +99,7 @@ Bytes live_at_most(const ReplayTrace& trace) {
 
 Result<ReplayResult> replay_native(const ReplayTrace& trace, const ReplaySettings& settings) {
     Result<NativeConfig> config = native_config(settings);
-    if (!config) {
-        return config.status();
-    }
+    if (!config) { return config.status(); }
     NativeTarget target(*config, trace);
     ReplayResult result;
     Status status = ReplayLoop(target, trace, settings).run(result);
@@ -112,9 +108,7 @@ Result<ReplayResult> replay_native(const ReplayTrace& trace, const ReplaySetting
 
 Result<ReplayResult> replay_core(const ReplayTrace& trace, const ReplaySettings& settings) {
     Result<Options> options = core_options(settings);
-    if (!options) {
-        return options.status();
-    }
+    if (!options) { return options.status(); }
     HostDriverConfig config;
     config.memory = HostMemory::AddressesOnly;
     config.timeline = HostTimeline::Clock;
@@ -148,17 +142,12 @@ Status check_replay_settings(const ReplaySettings& settings) {
     if (settings.repeat == 0) {
         return {Code::InvalidValue, "the number of rounds must be at least 1"};
     }
-    return is_native(settings) ? native_config(settings).status()
-                               : core_options(settings).status();
+    return is_native(settings) ? native_config(settings).status() : core_options(settings).status();
 }
 
 Result<ReplayResult> replay(const ReplayTrace& trace, const ReplaySettings& settings) {
-    if (Status status = check_replay_settings(settings); !status.ok()) {
-        return status;
-    }
-    if (Status status = check_trace(trace); !status.ok()) {
-        return status;
-    }
+    if (Status status = check_replay_settings(settings); !status.ok()) { return status; }
+    if (Status status = check_trace(trace); !status.ok()) { return status; }
     return is_native(settings) ? replay_native(trace, settings) : replay_core(trace, settings);
 }
 

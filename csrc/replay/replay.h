@@ -30,11 +30,11 @@ enum class StepKind : std::uint8_t {
 // The layout is shared with gpumem_alloc/trace/steps.py.
 struct ReplayStep {
     std::uint64_t time_ns = 0;
-    Bytes bytes = 0;                // Allocate: as requested
-    std::uint64_t stream = 0;       // Allocate: the trace's handle
-    std::int64_t event = -1;        // index in the file's list; -1 restores the start state
+    Bytes bytes = 0;           // Allocate: as requested
+    std::uint64_t stream = 0;  // Allocate: the trace's handle
+    std::int64_t event = -1;   // index in the file's list; -1 restores the start state
     std::uint32_t block = 0;
-    std::uint16_t pool = 0;         // dense; 0 is the default pool
+    std::uint16_t pool = 0;  // dense; 0 is the default pool
     StepKind kind = StepKind::Allocate;
     std::uint8_t padding = 0;
 };
@@ -48,7 +48,7 @@ struct StartSegment {
 struct StartBlock {
     std::uint32_t block = 0;
     Address address = 0;
-    Bytes bytes = 0;            // as requested
+    Bytes bytes = 0;  // as requested
 };
 
 // What a trace says to the engine. The steps are the caller's and must outlive the call.
@@ -57,23 +57,23 @@ struct ReplayTrace {
     std::size_t block_count = 0;
     std::uint64_t event_count = 0;
     // Known only to traces of the native policy, and used only by its model.
-    std::vector<RecordedSegment> segments;      // as they were allocated, in order
-    std::vector<StartSegment> start_segments;   // those that existed before the first event
-    std::vector<StartBlock> start_blocks;       // where the blocks of the start state lay
+    std::vector<RecordedSegment> segments;     // as they were allocated, in order
+    std::vector<StartSegment> start_segments;  // those that existed before the first event
+    std::vector<StartBlock> start_blocks;      // where the blocks of the start state lay
 };
 
 struct ReplaySettings {
-    std::string allocator;      // paged, split, direct, native, native-expandable
+    std::string allocator;  // paged, split, direct, native, native-expandable
     KeyValues options;
-    Bytes limit_bytes = 0;      // 0: none
+    Bytes limit_bytes = 0;  // 0: none
     std::uint32_t repeat = 1;
     std::uint64_t lag_ns = 20'000'000;
 };
 
 struct ReplayRound {
     Bytes peak_reserved_bytes = 0;
-    Bytes end_reserved_bytes = 0;       // after the last event, before the rest is freed
-    std::uint64_t address_hash = 0;     // of the addresses handed out, in order
+    Bytes end_reserved_bytes = 0;    // after the last event, before the rest is freed
+    std::uint64_t address_hash = 0;  // of the addresses handed out, in order
 };
 
 struct ReplayOom {
@@ -86,14 +86,14 @@ struct ReplayOom {
 struct ReplayResult {
     Bytes peak_reserved_bytes = 0;
     Bytes end_reserved_bytes = 0;
-    Bytes peak_live_bytes = 0;          // requests rounded up to 512
+    Bytes peak_live_bytes = 0;  // requests rounded up to 512
     Bytes end_live_bytes = 0;
     CallTotals calls;
-    CallTotals calls_second_half;       // of every round: from event floor(n / 2) of the file on
+    CallTotals calls_second_half;  // of every round: from event floor(n / 2) of the file on
     std::uint64_t alloc_retries = 0;
-    std::optional<ReplayOom> oom;       // the replay stopped here
+    std::optional<ReplayOom> oom;  // the replay stopped here
     std::vector<ReplayRound> rounds;
-    double replay_seconds = 0.0;        // the loop alone
+    double replay_seconds = 0.0;  // the loop alone
 };
 
 // The names `settings.allocator` may have.

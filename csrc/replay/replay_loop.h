@@ -17,20 +17,19 @@ template <class Target>
 class ReplayLoop {
 public:
     ReplayLoop(Target& target, const ReplayTrace& trace, const ReplaySettings& settings)
-        : target_(target), trace_(trace), settings_(settings),
-          state_(trace.block_count, BlockState::None), bytes_(trace.block_count, 0) {}
+        : target_(target),
+          trace_(trace),
+          settings_(settings),
+          state_(trace.block_count, BlockState::None),
+          bytes_(trace.block_count, 0) {}
 
     Status run(ReplayResult& result) {
         const std::int64_t half = static_cast<std::int64_t>(trace_.event_count / 2);
         for (std::uint32_t round = 0; round < settings_.repeat && !result.oom; ++round) {
             if (round != 0) {
-                if (Status status = end_round(); !status.ok()) {
-                    return status;
-                }
+                if (Status status = end_round(); !status.ok()) { return status; }
             }
-            if (Status status = run_round(half, result); !status.ok()) {
-                return status;
-            }
+            if (Status status = run_round(half, result); !status.ok()) { return status; }
         }
         result.end_reserved_bytes = target_.reserved_bytes();
         result.end_live_bytes = live_bytes_;
@@ -44,21 +43,17 @@ private:
 
     Status run_round(std::int64_t half, ReplayResult& result) {
         const std::span<const ReplayStep> steps = trace_.steps;
-        const auto middle = std::partition_point(
-            steps.begin(), steps.end(),
-            [half](const ReplayStep& step) { return step.event < half; });
+        const auto middle =
+            std::partition_point(steps.begin(), steps.end(),
+                                 [half](const ReplayStep& step) { return step.event < half; });
         const std::size_t first_half = static_cast<std::size_t>(middle - steps.begin());
         hash_ = kHashSeed;
         peak_live_bytes_ = live_bytes_;
         target_.reset_peak();
         Status status = run_steps(steps.first(first_half), result);
         const CallTotals at_middle = target_.totals();
-        if (status.ok() && !result.oom) {
-            status = run_steps(steps.subspan(first_half), result);
-        }
-        if (!status.ok()) {
-            return status;
-        }
+        if (status.ok() && !result.oom) { status = run_steps(steps.subspan(first_half), result); }
+        if (!status.ok()) { return status; }
         add_difference(target_.totals(), at_middle, result.calls_second_half);
         const Bytes peak = target_.peak_reserved_bytes();
         result.rounds.push_back({peak, target_.reserved_bytes(), hash_});
@@ -73,9 +68,7 @@ private:
         for (const ReplayStep& step : steps) {
             target_.set_time_ns(time_base_ns_ + step.time_ns);
             status = step.kind == StepKind::Allocate ? allocate(step, result) : give_back(step);
-            if (!status.ok() || result.oom) {
-                break;
-            }
+            if (!status.ok() || result.oom) { break; }
         }
         const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
         result.replay_seconds += seconds.count();
@@ -85,9 +78,7 @@ private:
     Status allocate(const ReplayStep& step, ReplayResult& result) {
         Result<Address> address = target_.allocate(step);
         if (!address) {
-            if (address.status().code() != Code::OutOfMemory) {
-                return address.status();
-            }
+            if (address.status().code() != Code::OutOfMemory) { return address.status(); }
             result.oom = {step.event, step.bytes, target_.reserved_bytes(), live_bytes_};
             return {};
         }
@@ -123,9 +114,7 @@ private:
             } else if (state_[block] == BlockState::Pending) {
                 status = target_.complete(block);
             }
-            if (!status.ok()) {
-                return status;
-            }
+            if (!status.ok()) { return status; }
             state_[block] = BlockState::None;
         }
         live_bytes_ = 0;

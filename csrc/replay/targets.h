@@ -37,7 +37,7 @@ public:
 private:
     static constexpr int kDevice = 0;
 
-    Bytes reserved(std::int64_t Gauge::*field);
+    Bytes reserved(std::int64_t Gauge::* field);
     Status enter_pool(std::uint16_t pool);
 
     HostDriver driver_;
@@ -71,7 +71,7 @@ public:
 
 private:
     NativeModel model_;
-    std::vector<bool> adopted_;     // blocks of the start state that already lie in their place
+    std::vector<bool> adopted_;  // blocks of the start state that already lie in their place
 };
 
 }  // namespace gma

@@ -18,8 +18,8 @@ NativeConfig expandable_config() {
 TEST_CASE("segments follow the size of the request") {
     const NativeConfig config;
     const std::pair<Bytes, Bytes> cases[] = {
-        {1, 2_MiB},          {1_MiB, 2_MiB},           {1_MiB + 1, 20_MiB},
-        {10_MiB - 512, 20_MiB}, {10_MiB - 1, 10_MiB}, {10_MiB + 1, 12_MiB}, {12_MiB + 5, 14_MiB},
+        {1, 2_MiB},           {1_MiB, 2_MiB},       {1_MiB + 1, 20_MiB},  {10_MiB - 512, 20_MiB},
+        {10_MiB - 1, 10_MiB}, {10_MiB + 1, 12_MiB}, {12_MiB + 5, 14_MiB},
     };
     for (const auto& [requested_bytes, segment_bytes] : cases) {
         CAPTURE(requested_bytes);
@@ -52,7 +52,7 @@ TEST_CASE("a rest is split off a large block only above 1 MiB") {
     CHECK(model.allocate(0, 19_MiB, 0, 0));
     model.free(0);
     CHECK(model.allocate(1, 9_MiB, 0, 0));
-    CHECK(model.allocate(2, 9_MiB, 0, 0));   // 20 = 9 + 9, and 2 MiB more
+    CHECK(model.allocate(2, 9_MiB, 0, 0));  // 20 = 9 + 9, and 2 MiB more
     CHECK(model.held_bytes() == 20_MiB);
     CHECK(model.allocate(3, 1_MiB + 1, 0, 0));
     CHECK(model.held_bytes() == 20_MiB);
@@ -64,9 +64,9 @@ TEST_CASE("recorded addresses are given out per size, then counted up") {
     NativeModel model({}, SegmentSource({{high, 20_MiB, 0, 0}, {high - 64_MiB, 20_MiB, 0, 0}}), 4);
     CHECK(model.allocate(0, 2_MiB, 0, 0));
     CHECK(model.address(0) == high);
-    CHECK(model.allocate(1, 19_MiB, 0, 0));    // a segment of 20 MiB too
+    CHECK(model.allocate(1, 19_MiB, 0, 0));  // a segment of 20 MiB too
     CHECK(model.address(1) == high - 64_MiB);
-    CHECK(model.allocate(3, 25_MiB, 0, 0));    // of this size none was recorded
+    CHECK(model.allocate(3, 25_MiB, 0, 0));  // of this size none was recorded
     CHECK(model.address(3) < high - 64_MiB);
     CHECK(model.allocate(2, 9_MiB, 0, 0));
     CHECK(model.address(2) == high + 2_MiB);
@@ -98,7 +98,7 @@ TEST_CASE("a pending block is used again only when complete, or waited for at th
     CHECK(model.allocate(2, 20_MiB, 0, 0));  // waits, gives back, obtains
     CHECK(model.totals().count(Call::Synchronize) == 1);
     CHECK(model.retries() == 1);
-    model.complete(0);                       // already waited for
+    model.complete(0);  // already waited for
     CHECK_FALSE(model.allocate(3, 1_MiB, 0, 0));
     CHECK(model.audit());
 }
@@ -127,9 +127,7 @@ void random_calls(NativeConfig config, std::uint32_t seed) {
         const std::uint32_t id = random() % kBlocks;
         if (state[id] == 0) {
             const Bytes bytes = (Bytes{1} << (random() % 26)) + random() % 5000;
-            if (model.allocate(id, bytes, random() % 3, random() % 2)) {
-                state[id] = 1;
-            }
+            if (model.allocate(id, bytes, random() % 3, random() % 2)) { state[id] = 1; }
         } else if (state[id] == 2) {
             model.complete(id);
             state[id] = 0;

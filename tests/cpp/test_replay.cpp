@@ -48,8 +48,11 @@ ReplaySettings settings_of(const char* allocator) {
 
 TEST_CASE("every allocator replays the same live bytes") {
     std::vector<ReplayStep> steps = {
-        allocate(0, 3_MiB, 0, 0), allocate(1, 700, 0, 1), give_back(StepKind::Free, 0, 2),
-        allocate(2, 2_MiB, 5, 3), give_back(StepKind::FreeLater, 1, 4),
+        allocate(0, 3_MiB, 0, 0),
+        allocate(1, 700, 0, 1),
+        give_back(StepKind::Free, 0, 2),
+        allocate(2, 2_MiB, 5, 3),
+        give_back(StepKind::FreeLater, 1, 4),
         give_back(StepKind::Complete, 1, 30),
     };
     const ReplayTrace trace = trace_of(steps, 3);
@@ -96,9 +99,7 @@ TEST_CASE("a block freed later is not used again before its completion") {
     for (const bool completes : {false, true}) {
         std::vector<ReplayStep> steps = {allocate(0, 64_MiB, 0, 0),
                                          give_back(StepKind::FreeLater, 0, 1)};
-        if (completes) {
-            steps.push_back(give_back(StepKind::Complete, 0, 100));
-        }
+        if (completes) { steps.push_back(give_back(StepKind::Complete, 0, 100)); }
         steps.push_back(allocate(1, 64_MiB, 0, 200));
         for (const char* name : {"native", "split", "paged"}) {
             CAPTURE(name);
@@ -171,7 +172,9 @@ TEST_CASE("a pool's blocks do not serve the default pool") {
 TEST_CASE("a pickle is walked without running it") {
     using namespace std::string_view_literals;
     CHECK(check_pickle("\x80\x04N."sv).empty());
-    CHECK(check_pickle("\x80\x04]\x94(K\x01K\x02" "e."sv).empty());
+    CHECK(check_pickle("\x80\x04]\x94(K\x01K\x02"
+                       "e."sv)
+              .empty());
     CHECK(check_pickle("cos\nsystem\n."sv).find("imports") != std::string::npos);
     CHECK(check_pickle("\x80\x04N"sv) == "truncated pickle");
     CHECK(check_pickle(""sv) == "truncated pickle");
