@@ -1,4 +1,4 @@
-"""Options: csrc/core/options.def as a Python dataclass (a test compares the two).
+"""Options: csrc/core/options.def as a Python dataclass (a test compares their fields).
 
 Precedence: arguments of enable(), then GPUMEM_ALLOC_CONF="key:value,key:value", then defaults. A
 preset only changes defaults, wherever it stands.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gpumem_alloc import _C
 from gpumem_alloc.errors import OptionError
@@ -16,23 +17,26 @@ from gpumem_alloc.errors import OptionError
 ENVIRONMENT = "GPUMEM_ALLOC_CONF"
 
 
+_DEFAULTS: dict[str, Any] = _C.parse_options("")  # written in the table alone
+
+
 @dataclass(frozen=True)
 class Options:
     """Every option; `gpumem_alloc._C.option_table()` has units, ranges and a sentence for each."""
 
-    preset: str = "balanced"
-    strategy: str = "paged"
-    slack_percent: float = 2.0
-    max_chunk_mb: int = 128
-    chunk_divisor: int = 256
-    cross_stream: str = "wait"
-    limit_mb: int = 0
-    max_split_size_mb: int = 0
-    roundup_power2_divisions: str = ""
-    max_non_split_rounding_mb: int = 20
-    large_segment_size_mb: int = 20
-    garbage_collection_threshold: float = 0.0
-    event_ring_entries: int = 0
+    preset: str = _DEFAULTS["preset"]
+    strategy: str = _DEFAULTS["strategy"]
+    slack_percent: float = _DEFAULTS["slack_percent"]
+    max_chunk_mb: int = _DEFAULTS["max_chunk_mb"]
+    chunk_divisor: int = _DEFAULTS["chunk_divisor"]
+    cross_stream: str = _DEFAULTS["cross_stream"]
+    limit_mb: int = _DEFAULTS["limit_mb"]
+    max_split_size_mb: int = _DEFAULTS["max_split_size_mb"]
+    roundup_power2_divisions: str = _DEFAULTS["roundup_power2_divisions"]
+    max_non_split_rounding_mb: int = _DEFAULTS["max_non_split_rounding_mb"]
+    large_segment_size_mb: int = _DEFAULTS["large_segment_size_mb"]
+    garbage_collection_threshold: float = _DEFAULTS["garbage_collection_threshold"]
+    event_ring_entries: int = _DEFAULTS["event_ring_entries"]
 
     def __str__(self) -> str:
         """In the form that GPUMEM_ALLOC_CONF takes."""
