@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.summary import Row, failures, summarise
+from benchmarks.summary import NATIVES, Row, failures, summarise
 from benchmarks.workloads import MAIN_WORKLOADS, WORKLOADS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,7 +90,7 @@ class Comparison:
 
     def compare_losses(self) -> None:
         """Run with deterministic kernels; native first and last shows whether it repeats itself."""
-        ours = [name for name in self.arguments.allocators if name != "native"]
+        ours = [name for name in self.arguments.allocators if name not in NATIVES]
         for workload in self.arguments.workloads:
             for index, name in enumerate(["native", *ours, "native"]):
                 steps = ["--steps", str(self.arguments.loss_steps)]

@@ -55,7 +55,9 @@ def _panel(panel: Any, bars: list[Bar]) -> None:
             [place - 0.45, place + 0.45], [bar.live_bytes / GIB] * 2, color="#d93025", lw=1.6
         )
     panel.plot([], [], color="#d93025", lw=1.6, label="in use")
-    panel.set_xticks(range(len(bars)), [bar.allocator for bar in bars], rotation=25, fontsize=8)
+    panel.set_xticks(
+        range(len(bars)), [bar.allocator for bar in bars], rotation=25, ha="right", fontsize=8
+    )
     panel.legend(fontsize=8, loc="upper right")
     panel.margins(y=0.15)
     panel.spines[["top", "right"]].set_visible(False)

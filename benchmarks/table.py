@@ -60,7 +60,7 @@ def _line(entry: Row) -> str:
             "" if entry["card_ratio"] is None else f"{entry['card_ratio']:.3f}",
             _steps(entry),
             f"{entry['run_s']:.1f}",
-            "" if entry["losses"] == "native" else entry["losses"],
+            "" if entry["losses"] in ("native", "not run") else entry["losses"],
         ]
     return f"| {' | '.join(cells)} |\n"
 

@@ -1,0 +1,197 @@
+"""The benchmark's arithmetic, and its workers on the stand-in card."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import compare_gpu, run, summary, table
+from benchmarks.worker import choose
+from benchmarks.workloads import MAIN_WORKLOADS, WORKLOADS
+from tests.rig.machine import Machine
+
+MIB = 1 << 20
+
+
+def row(allocator: str, step_ms: list[float], **changes: Any) -> summary.Row:
+    made = {
+        "workload": "w",
+        "allocator": allocator,
+        "round": 0,
+        "deterministic": False,
+        "step_ms": step_ms,
+        "losses": ["0x1p+0"] * len(step_ms),
+        "live_peak_bytes": 900 * MIB,
+        "reserved_peak_bytes": 1000 * MIB,
+        "card": {"peak_bytes": 1100 * MIB, "polls_per_second": 900.0, "source": "nvml"},
+        "run_s": 1.0,
+        "startup_s": 1.0,
+    }
+    return made | changes
+
+
+def entry_of(rows: list[summary.Row], allocator: str) -> summary.Row:
+    return next(each for each in summary.summarise(rows) if each["allocator"] == allocator)
+
+
+NATIVE = row("native", [9.0, 9.0, 2.0, 2.0, 4.0, 4.0, 8.0, 8.0])
+
+
+def test_steps_are_compared_with_the_faster_native_run_of_the_round() -> None:
+    slower = row("expandable", [1.0, 1.0, 4.0, 4.0, 8.0, 8.0, 16.0, 16.0])
+    ours = row("paged", [99.0, 99.0, 2.2, 2.2, 4.4, 4.4, 8.8, 8.8])
+    entry = entry_of([NATIVE, slower, ours], "paged")
+    assert entry["step_ratio"] == pytest.approx(1.1)  # the first quarter is left out
+    assert entry["step_ratio_low"] == pytest.approx(1.1)
+    assert entry_of([NATIVE, slower, ours], "expandable")["step_ratio"] == pytest.approx(2.0)
+
+
+def test_other_rounds_native_runs_do_not_count() -> None:
+    fast_elsewhere = row("native", [1.0] * 8, round=1)
+    ours = row("paged", [2.0, 2.0, 2.0, 2.0, 4.0, 4.0, 8.0, 8.0])
+    assert entry_of([NATIVE, fast_elsewhere, ours], "paged")["step_ratio"] == pytest.approx(1.0)
+
+
+def test_the_interval_holds_the_median_and_narrows_with_agreement() -> None:
+    spread = np.random.default_rng(3).normal(1.0, 0.1, size=(2, 30))
+    low, middle, high = summary.interval(spread)
+    assert low is not None
+    assert middle is not None
+    assert high is not None
+    assert 0.9 < low < middle < high < 1.1
+    assert summary.interval(np.ones((2, 30))) == (1.0, 1.0, 1.0)
+    assert summary.interval(np.ones((0, 30))) == (None, None, None)
+
+
+def test_base_is_what_native_holds_beyond_its_allocator() -> None:
+    # base = 1100 - 1000; the worst round counts
+    ours = [
+        row("paged", [1.0] * 8, card={**NATIVE["card"], "peak_bytes": 1000 * MIB}),
+        row("paged", [1.0] * 8, card={**NATIVE["card"], "peak_bytes": 1050 * MIB}, round=1),
+    ]
+    entry = entry_of([NATIVE, {**NATIVE, "round": 1}, *ours], "paged")
+    assert entry["card_ratio"] == pytest.approx(1.05)
+    assert summary.failures([entry]) == ["w, paged: card / (live + base) is 1.050"]
+    without = entry_of([NATIVE, row("paged", [1.0] * 8, card=None)], "paged")
+    assert without["card_ratio"] is None
+
+
+@pytest.mark.parametrize(
+    ("native", "second", "ours", "expected"),
+    [
+        ("ab", "ab", "ab", "equal"),
+        ("ab", "ab", "ac", "differ from step 1"),
+        ("ab", "ac", "ad", "not comparable"),
+    ],
+)
+def test_losses(native: str, second: str, ours: str, expected: str) -> None:
+    rows = [
+        row("native", [1.0] * 2, losses=list(native), deterministic=True),
+        row("paged", [1.0] * 2, losses=list(ours), deterministic=True),
+        row("native", [1.0] * 2, losses=list(second), deterministic=True, round=2),
+        row("paged", [1.0] * 2, losses=["x", "x"]),  # not deterministic: does not count
+    ]
+    assert summary.losses(rows, "w", "paged") == expected
+
+
+def test_errors_are_shown_and_fail() -> None:
+    broken = {"workload": "w", "allocator": "paged", "deterministic": False, "round": 0}
+    entries = summary.summarise([NATIVE, broken | {"error": "exit code 1: boom | bang"}])
+    assert summary.failures(entries) == ["w, paged: exit code 1: boom | bang"]
+    machine = {"gpu": "G", "driver": None, "torch": "2", "gpumem_alloc": "0", "git_id": ""}
+    text = table.render({"summary": entries, "machine": machine, "date": "2026-01-01 x"}, "f.json")
+    assert "| w | ours, `paged` | exit code 1: boom / bang |" in text
+    assert all(line.count("|") == 9 for line in text.splitlines() if line.startswith("|"))
+
+
+def test_each_allocator_gets_its_own_settings() -> None:
+    environment = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "GPUMEM_ALLOC_CONF": "x:1"}
+    assert not choose("native", environment)
+    assert environment == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert not choose("expandable", environment)
+    assert environment["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert choose("paged:slack_percent=1;max_chunk_mb=32", environment)
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in environment
+    assert environment["GPUMEM_ALLOC_CONF"] == "strategy:paged,slack_percent:1,max_chunk_mb:32"
+
+
+def arguments(**changes: Any) -> argparse.Namespace:
+    made = compare_gpu.make_parser().parse_args([])
+    vars(made).update(changes)
+    return made
+
+
+def test_rounds_alternate_and_end_with_the_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = []
+
+    def worker(workload: str, allocator: str, extra: list[str], seconds: float) -> summary.Row:
+        fixed = "--deterministic" in extra
+        asked.append((workload, allocator, fixed))
+        machine = {"gpu": "NVIDIA H200", "git_id": "", "gpumem_alloc": "0", "torch": "2"}
+        return row(allocator, [1.0] * 4, workload=workload, deterministic=fixed, machine=machine)
+
+    monkeypatch.setattr(compare_gpu, "run_worker", worker)
+    monkeypatch.setattr(compare_gpu, "RESULTS", tmp_path)
+    path = compare_gpu.compare(arguments(workloads=["buffers"], rounds=2, loss_steps=2))
+    assert path is not None
+    assert path.name.endswith("-nvidia-h200.json")
+    assert [name for _, name, fixed in asked if not fixed] == [
+        *("native", "expandable", "paged"),
+        *("paged", "expandable", "native"),
+    ]
+    fixed_order = [name for _, name, fixed in asked if fixed]
+    assert fixed_order == ["native", "paged", "native"]
+    results = json.loads(path.read_text())
+    assert len(results["rows"]) == len(asked) == 9
+    asked.clear()
+    compare_gpu.compare(arguments(workloads=["buffers"], seconds=1.0))
+    assert asked == []
+
+
+def test_without_a_gpu_it_replays_and_draws(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, root: Path
+) -> None:
+    picture = tmp_path / "made" / "replay.png"
+    trace = root / "benchmarks" / "traces" / "prefetch_train.pickle.gz"
+    run.by_replay(argparse.Namespace(trace=[trace], picture=picture))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    shown = capsys.readouterr().out
+    for word in ("native-expandable", "split", "paged", "No GPU was found", "picture:"):
+        assert word in shown
+    broken = tmp_path / "broken.pickle"
+    broken.write_bytes(b"no pickle")
+    with pytest.raises(SystemExit, match=r"bench: broken\.pickle: "):
+        run.by_replay(argparse.Namespace(trace=[broken], picture=picture))
+
+
+def test_the_main_workloads_exist_and_say_what_is_unordered() -> None:
+    assert set(MAIN_WORKLOADS) < set(WORKLOADS)
+    assert all(WORKLOADS[name].unordered for name in MAIN_WORKLOADS)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("allocator", ["native", "expandable", "paged", "paged:slack_percent=1"])
+def test_a_worker_reports_one_row(rig: Machine, root: Path, allocator: str) -> None:
+    done = rig.run_fresh(
+        f"""
+        import sys
+        sys.path.insert(0, {str(root)!r})
+        sys.argv = ["worker", "--workload", "buffers", "--allocator", {allocator!r}, "--steps", "6"]
+        from benchmarks import worker
+        worker.main()
+        """
+    )
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("ROW ")]
+    made = json.loads(line[4:])
+    assert len(made["step_ms"]) == len(made["losses"]) == 6
+    assert 0 < made["live_peak_bytes"] <= made["reserved_peak_bytes"]
+    assert made["ooms"] == 0
+    assert ("moved_chunks" in made) == allocator.startswith("paged")
+    assert made["card"]["polls_per_second"] > 0
