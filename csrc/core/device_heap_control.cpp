@@ -1,9 +1,39 @@
 // The device's slow doors: pools, trimming, limits, statistics, snapshots, audit.
 #include <algorithm>
+#include <unordered_map>
 
 #include "core/device_heap.h"
 
 namespace gma {
+namespace {
+
+// A slab as blocks that tile it: its objects, runs of free ones joined, and the rest at its end.
+std::vector<BlockInfo> objects_of(const Slab& slab, const PendingFrees& pending) {
+    std::vector<BlockInfo> blocks;
+    auto add_free = [&](Address address, Bytes bytes) {
+        if (bytes == 0) { return; }
+        if (!blocks.empty() && blocks.back().state == BlockState::Free) {
+            blocks.back().bytes += bytes;
+        } else {
+            blocks.push_back({address, bytes, 0, BlockState::Free});
+        }
+    };
+    for (std::uint32_t i = 0; i < slab.object_count; ++i) {
+        const Address address = slab.address_of(i);
+        if (Slab::test(slab.free_bits, i)) {
+            add_free(address, slab.object_bytes);
+            continue;
+        }
+        const bool is_pending = Slab::test(slab.recorded_bits, i) && !pending.recorded(address);
+        blocks.push_back({address, slab.object_bytes, slab.object_bytes - slab.unused_bytes[i],
+                          is_pending ? BlockState::PendingFree : BlockState::Allocated});
+    }
+    const Address end = slab.address_of(slab.object_count);
+    add_free(end, slab.block->end() - end);
+    return blocks;
+}
+
+}  // namespace
 
 Status DeviceHeap::begin_pool(PoolId pool, std::function<bool(Stream)> filter) {
     std::lock_guard guard(lock_);
@@ -45,6 +75,7 @@ Status DeviceHeap::end_pool(PoolId pool) {
     if (it == routes_.rend()) { return {Code::InvalidValue, "this pool was not begun"}; }
     routes_.erase(std::next(it).base());
     if (routes_.empty()) {
+        pool_streams_.clear();
         small_path_open_ = kind_ == Strategy::Paged;
         pending_.resume();
     }
@@ -153,6 +184,24 @@ std::vector<SegmentInfo> DeviceHeap::snapshot() {
     std::lock_guard guard(lock_);
     std::vector<SegmentInfo> segments;
     strategy_->snapshot(segments);
+    std::unordered_map<Address, std::vector<BlockInfo>> slabs;
+    for (auto& cache : caches_) {
+        cache->for_each_slab([&](const Slab* slab) {
+            slabs.emplace(slab->base, objects_of(*slab, pending_));
+        });
+    }
+    for (SegmentInfo& segment : segments) {
+        std::vector<BlockInfo> blocks;
+        for (const BlockInfo& block : segment.blocks) {
+            auto it = slabs.find(block.address);
+            if (it == slabs.end()) {
+                blocks.push_back(block);
+            } else {
+                blocks.insert(blocks.end(), it->second.begin(), it->second.end());
+            }
+        }
+        segment.blocks = std::move(blocks);
+    }
     return segments;
 }
 
