@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# Everything that needs a card, for a machine that has one and perhaps no network.
+#
+#   tools/gpu_session.sh [STAGE...]
+#
+# Stages, in this order where none is named:
+#   build        the module and the programs below, with what is installed
+#   conformance  the driver's conformance suite on the card
+#   oom          out of memory through the stock door, shown
+#   tests        pytest -m gpu
+#   stress       100,000 random operations while chunks move
+#   sanitizer    10,000 of them under compute-sanitizer's memcheck
+#   bench        PyTorch's allocator against ours; BENCH="..." are its arguments
+# `build` always runs; it does nothing when all is built. A stage that fails or runs out of its time
+# does not stop the next. Everything is logged to session.log in $OUT (build/gpu_session without
+# it), where results and pictures go too. The exit code is the number of stages that failed.
+#
+#   PYTHON=EXE       an interpreter with torch, pybind11, pytest and hypothesis
+#   GMA_GIT_ID=ID    what to write into the results where there is no repository
+set -uo pipefail
+cd "$(dirname "$0")/.."
+python="${PYTHON:-python3}"
+out="${OUT:-build/gpu_session}"
+build=build/gpu
+mkdir -p "$out" build
+export GMA_OFFLINE=1 PYTHONUNBUFFERED=1
+export GMA_GIT_ID="${GMA_GIT_ID:-$(git rev-parse --short=12 HEAD 2>/dev/null)}"
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+
+stage_build() {
+    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+    uname -r; ls /dev/nvidia* 2>/dev/null; "$python" --version; g++ --version | head -1
+    "$python" setup.py --quiet build_ext --inplace &
+    local module=$!
+    cmake -S . -B "$build" -GNinja -DCMAKE_BUILD_TYPE=Release -DGMA_GPU_TESTS=ON >"$build.log" &&
+        cmake --build "$build" --target test_cuda_driver gpu_stress
+    local programs=$?
+    wait "$module" && [ "$programs" -eq 0 ]
+}
+
+stage_conformance() {
+    # --no-skip: without a card these cases must fail, not vanish.
+    "$build/tests/cpp/test_cuda_driver" --no-skip --no-colors "--test-case=cuda driver: a card*"
+}
+
+stage_oom() {
+    "$python" - <<'PYTHON'
+import torch
+import gpumem_alloc
+
+print(gpumem_alloc.enable())
+total = torch.cuda.get_device_properties(0).total_memory
+kept = torch.full((64 << 20,), 7, dtype=torch.uint8, device="cuda")
+for attempt in range(3):
+    try:
+        torch.empty(2 * total, dtype=torch.uint8, device="cuda")
+        raise SystemExit("no error was raised")
+    except torch.OutOfMemoryError as error:
+        print(f"{type(error).__name__}: {error}")
+again = torch.full((1 << 30,), 3, dtype=torch.uint8, device="cuda")
+assert int(again.sum(dtype=torch.int64)) == 3 << 30 and int(kept.min()) == 7
+del again
+gpumem_alloc.set_limit("1GiB")
+try:
+    parts = [torch.empty(100 << 20, dtype=torch.uint8, device="cuda") for _ in range(20)]
+    raise SystemExit("the limit did not hold")
+except torch.OutOfMemoryError as error:
+    print(f"with a limit: {error}")
+gpumem_alloc.audit()
+assert torch.cuda.memory_stats()["num_ooms"] == 4, torch.cuda.memory_stats()["num_ooms"]
+print("out of memory is raised as such, and allocation works afterwards")
+PYTHON
+}
+
+stage_tests() { "$python" -m pytest -m gpu -q -p no:cacheprovider; }
+
+stage_stress() {
+    local status=0
+    for limit_mib in 512 2048; do
+        "$build/tests/gpu/gpu_stress" 100000 "$limit_mib" "$limit_mib" || status=1
+    done
+    return $status
+}
+
+stage_sanitizer() {
+    compute-sanitizer --tool memcheck --error-exitcode 9 \
+        "$build/tests/gpu/gpu_stress" 10000 512 1
+}
+
+stage_bench() {
+    # shellcheck disable=SC2086  # BENCH is several words
+    "$python" -m benchmarks.run --picture "$out/gpu.png" ${BENCH:-}
+    local status=$?
+    cp benchmarks/results/*.json "$out"/
+    return $status
+}
+
+# name seconds: a stage runs in a shell of its own, so that `timeout` can end it.
+run_stage() {
+    local name=$1 seconds=$2 begin=$SECONDS
+    echo "== $name"
+    timeout --kill-after=10 "$seconds" bash "$0" --only "$name"
+    local status=$?
+    echo "== $name: exit code $status after $((SECONDS - begin)) s"
+    return $status
+}
+
+if [ "${1:-}" = --only ]; then
+    "stage_$2"
+    exit $?
+fi
+
+declare -A seconds=([build]=240 [conformance]=60 [oom]=120 [tests]=300 [stress]=150
+                    [sanitizer]=240 [bench]=520)
+all=(conformance oom tests stress sanitizer bench)
+wanted=("$@")
+[ ${#wanted[@]} -gt 0 ] || wanted=("${all[@]}")
+for name in "${wanted[@]}"; do
+    [ -n "${seconds[$name]:-}" ] || { echo "no stage '$name': build ${all[*]}" >&2; exit 64; }
+done
+
+failed=0
+{
+    run_stage build "${seconds[build]}" || failed=1
+    for name in "${all[@]}"; do
+        [[ " ${wanted[*]} " == *" $name "* ]] || continue
+        run_stage "$name" "${seconds[$name]}" || failed=$((failed + 1))
+    done
+    echo "== $failed of $((${#wanted[@]} + 1)) stages failed"
+    exit "$failed"
+} 2>&1 | tee -a "$out/session.log"
