@@ -98,9 +98,12 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--trace", type=Path, action="append", help="replay this file instead")
     parser.add_argument("--picture", type=Path, help="PNG file, instead of one in benchmarks/out/")
+    parser.add_argument("--require-gpu", action="store_true", help="do not replay if there is none")
     arguments = parser.parse_args()
     if arguments.trace is None and has_gpu():
         on_gpu(arguments)
+    elif arguments.require_gpu:
+        sys.exit("bench: torch finds no GPU here")
     else:
         by_replay(arguments)
 

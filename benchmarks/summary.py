@@ -8,7 +8,8 @@ Step time: in each round a run is compared, step by step, with the faster of the
 runs (the one with the smaller sum of steps). step_ratio is the median of all these ratios; its 95 %
 interval comes from a bootstrap over step numbers, all rounds of a step staying together, since the
 steps of one run differ far more than the rounds of one step. The first quarter of the steps, in
-which libraries start up and memory is first obtained, counts in run_s and not here.
+which libraries start up and memory is first obtained, counts in run_s and not here. (run_s leaves
+out the first step alone, in which the model is made.)
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import platform
-import sys
 import time
 from collections.abc import MutableMapping
 from typing import Any
@@ -126,11 +125,10 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         torch.zeros(1, device="cuda")
         ready = time.perf_counter()
         row = measure(torch, arguments.workload, arguments.steps)
-        finished = time.perf_counter()
     row |= statistics(torch, is_ours)
     row["card"] = None if card.peak is None else vars(card.peak)
     row["startup_s"] = round(ready - started, 2)
-    row["run_s"] = round(finished - ready, 3)
+    row["run_s"] = round(sum(row["step_ms"][1:]) / 1e3, 4)  # the first one makes the model
     row["machine"] = machine(torch)
     return row
 
@@ -145,7 +143,6 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.steps = arguments.steps or WORKLOADS[arguments.workload].steps
     row = vars(arguments) | run(arguments)
-    sys.stderr.flush()
     print("ROW " + json.dumps(row), flush=True)
 
 

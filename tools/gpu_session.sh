@@ -89,7 +89,7 @@ stage_sanitizer() {
 
 stage_bench() {
     # shellcheck disable=SC2086  # BENCH is several words
-    "$python" -m benchmarks.run --picture "$out/gpu.png" ${BENCH:-}
+    "$python" -m benchmarks.run --require-gpu --picture "$out/gpu.png" ${BENCH:-}
     local status=$?
     cp benchmarks/results/*.json "$out"/
     return $status
