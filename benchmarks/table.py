@@ -24,7 +24,8 @@ MIB = 1 << 20
 NAMES = {"native": "PyTorch default", "expandable": "PyTorch expandable segments"}
 HEAD = (
     "| workload | allocator | live MiB | card MiB | card / (live + base) | step time against the "
-    "faster PyTorch run, 95 % | all steps but the first, s | losses |\n|---|---|---|---|---|---|---|---|\n"
+    "faster PyTorch run, 95 % | all steps but the first, s | losses |\n"
+    "|---|---|---|---|---|---|---|---|\n"
 )
 
 
