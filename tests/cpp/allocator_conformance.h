@@ -316,6 +316,7 @@ inline void ConformanceOfAllocator::threads() {
     REQUIRE(static_cast<bool>(made));
     Allocator& allocator = **made;
     std::atomic<int> problem_count{0};
+    std::string problem;  // the first one's text
     std::atomic<Address> handed_over{0};
     const auto work = [&](unsigned number) {
         std::mt19937 random(number);
@@ -323,8 +324,8 @@ inline void ConformanceOfAllocator::threads() {
         for (int i = 0; i < 300; ++i) {
             const Bytes bytes = random() % 4 == 0 ? 1_MiB + random() % 2_MiB : 1 + random() % 9000;
             const Result<Address> address = allocator.allocate(0, bytes, stream);
-            if (!address) {
-                ++problem_count;
+            if (!address || *address == 0) {
+                if (problem_count++ == 0) { problem = address.status().message(); }
                 continue;
             }
             auto* memory = reinterpret_cast<unsigned char*>(*address);
@@ -338,7 +339,7 @@ inline void ConformanceOfAllocator::threads() {
     for (unsigned number = 1; number <= 4; ++number) { threads.emplace_back(work, number); }
     for (std::thread& thread : threads) { thread.join(); }
     CHECK(allocator.free(handed_over).ok());
-    CHECK(problem_count == 0);
+    CHECK_MESSAGE(problem_count == 0, problem);
     const Status audit = allocator.audit();
     CHECK_MESSAGE(audit.ok(), audit.message());
     const DeviceStatistics statistics = allocator.statistics(0);
