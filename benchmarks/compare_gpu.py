@@ -119,12 +119,17 @@ class Comparison:
         results = {
             "format": FORMAT,
             "date": f"{self.started:%Y-%m-%d %H:%M} UTC",
-            "command": "python -m benchmarks.compare_gpu " + " ".join(sys.argv[1:]),
+            "command": command_line(),
             "machine": {**machines[0], "driver": driver_version(), "cores": os.cpu_count()},
             "summary": summarise(self.rows),
             "rows": [{key: row[key] for key in row if key != "machine"} for row in self.rows],
         }
         self.path.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def command_line() -> str:
+    """Return what this program was started with."""
+    return " ".join([f"python -m benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
 
 
 def driver_version() -> str | None:

@@ -1,7 +1,7 @@
 """From the rows of a results file to the figures of the table.
 
 Card memory: base is what a native run's card holds beyond its allocator (context, libraries), and
-    card_ratio = card peak / (live peak + base)
+    card_ratio = (card peak - base) / live peak
 is the worst over the rounds. Live is the allocator's own peak of allocated bytes.
 
 Step time: in each round a run is compared, step by step, with the faster of the round's two native
@@ -94,13 +94,13 @@ def _measured(row: Row) -> Any:
 
 
 def card_ratio(mine: list[Row], natives: dict[int, dict[str, Row]]) -> float | None:
-    """Return the worst card peak / (live + base); None where the card could not be asked."""
+    """Return the worst (card peak - base) / live; None where the card could not be asked."""
     found = []
     for row in mine:
         native = natives.get(row["round"], {}).get("native")
         if native is not None and native["card"] and row["card"]:
             base_bytes = _card(native) - native["reserved_peak_bytes"]
-            found.append(_card(row) / (row["live_peak_bytes"] + base_bytes))
+            found.append((_card(row) - base_bytes) / row["live_peak_bytes"])
     return max(found, default=None)
 
 
@@ -165,7 +165,7 @@ def failures(entries: list[Row]) -> list[str]:
         if entry["allocator"] in NATIVES or "step_ratio" not in entry:
             continue
         if entry["card_ratio"] is not None and entry["card_ratio"] > MAX_CARD_RATIO:
-            found.append(f"{where}: card / (live + base) is {entry['card_ratio']:.3f}")
+            found.append(f"{where}: (card - base) / live is {entry['card_ratio']:.3f}")
         if entry["step_ratio_low"] is not None and entry["step_ratio_low"] > MAX_STEP_RATIO:
             found.append(f"{where}: steps take {entry['step_ratio']:.3f} of native's time")
         if entry["losses"].startswith("differ"):

@@ -23,7 +23,7 @@ SECTION = re.compile(f"{re.escape(BEGIN)}\n(.*?){re.escape(END)}", re.DOTALL)
 MIB = 1 << 20
 NAMES = {"native": "PyTorch default", "expandable": "PyTorch expandable segments"}
 HEAD = (
-    "| workload | allocator | live MiB | card MiB | card / (live + base) | step time against the "
+    "| workload | allocator | live MiB | card MiB | (card - base) / live | step time against the "
     "faster PyTorch run, 95 % | all steps but the first, s | losses |\n"
     "|---|---|---|---|---|---|---|---|\n"
 )

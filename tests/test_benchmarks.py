@@ -75,8 +75,8 @@ def test_base_is_what_native_holds_beyond_its_allocator() -> None:
         row("paged", [1.0] * 8, card={**NATIVE["card"], "peak_bytes": 1050 * MIB}, round=1),
     ]
     entry = entry_of([NATIVE, {**NATIVE, "round": 1}, *ours], "paged")
-    assert entry["card_ratio"] == pytest.approx(1.05)
-    assert summary.failures([entry]) == ["w, paged: card / (live + base) is 1.050"]
+    assert entry["card_ratio"] == pytest.approx(950 / 900)
+    assert summary.failures([entry]) == ["w, paged: (card - base) / live is 1.056"]
     without = entry_of([NATIVE, row("paged", [1.0] * 8, card=None)], "paged")
     assert without["card_ratio"] is None
 
