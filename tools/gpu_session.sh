@@ -23,7 +23,7 @@ python="${PYTHON:-python3}"
 out="${OUT:-build/gpu_session}"
 build=build/gpu
 mkdir -p "$out" build
-export GMA_OFFLINE=1 PYTHONUNBUFFERED=1
+export GMA_OFFLINE=1 PYTHONUNBUFFERED=1 PATH="$PATH:/usr/local/cuda/bin"
 export GMA_GIT_ID="${GMA_GIT_ID:-$(git rev-parse --short=12 HEAD 2>/dev/null)}"
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 
