@@ -22,6 +22,11 @@ namespace gma {
     std::abort();
 }
 
+[[noreturn]] inline void audit_failed(const char* when, const char* message) {
+    std::fprintf(stderr, "gpumem_alloc: %s %s\n", when, message);
+    std::abort();
+}
+
 }  // namespace gma
 
 #ifdef NDEBUG

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "base/check.h"
 #include "base/format.h"
 #include "core/address_map.h"
 #include "core/device_heap.h"
@@ -62,6 +63,32 @@ Status foreign(Address address) {
 
 }  // namespace
 
+// The audit preset recounts everything around every public call that changes something.
+#if GMA_AUDIT_EVERY_CALL
+namespace {
+
+class AuditedCall {
+public:
+    explicit AuditedCall(Allocator& allocator) : allocator_(allocator) { audit("before a call:"); }
+    ~AuditedCall() { audit("after a call:"); }
+    AuditedCall(const AuditedCall&) = delete;
+    AuditedCall& operator=(const AuditedCall&) = delete;
+
+private:
+    void audit(const char* when) {
+        const Status status = allocator_.audit();
+        if (status.ok() || status.code() == Code::Forked) { return; }
+        audit_failed(when, status.message().c_str());
+    }
+    Allocator& allocator_;
+};
+
+}  // namespace
+#define GMA_AUDITED_CALL const AuditedCall audited_call(*this)
+#else
+#define GMA_AUDITED_CALL static_cast<void>(0)
+#endif
+
 Allocator::Allocator(std::unique_ptr<State> state) : state_(std::move(state)) {}
 // A forked child has no device to give anything back to, and locks that nobody will let go.
 Allocator::~Allocator() {
@@ -89,6 +116,7 @@ Result<std::unique_ptr<Allocator>> Allocator::create(Driver& driver, const Optio
 }
 
 Result<Address> Allocator::allocate(int device, Bytes bytes, Stream stream) {
+    GMA_AUDITED_CALL;
     if (bytes == 0) { return Address{0}; }
     if (!state_->usable(device)) [[unlikely]] { return state_->check_device(device); }
     if (bytes >= kMaxRequestBytes) {
@@ -138,6 +166,7 @@ void Allocator::note_allocation(DeviceHeap& heap, int device, Bytes bytes, Strea
     if (place.heap == nullptr) { return foreign(address); }
 
 Status Allocator::free(Address address) {
+    GMA_AUDITED_CALL;
     if (address == 0 || state_->fork_guard.forked()) { return {}; }
     const Place place = place_of(state_->addresses, state_->heaps, address);
     if (place.heap == nullptr) { return foreign(address); }
@@ -150,6 +179,7 @@ Status Allocator::free(Address address) {
 }
 
 Status Allocator::record_stream(Address address, Stream stream) {
+    GMA_AUDITED_CALL;
     if (address == 0) { return {}; }
     GMA_PLACE_OR_RETURN(place, address);
     Status status = place.heap->record_stream(address, place.tagged, stream);
@@ -170,31 +200,37 @@ Result<BaseAllocation> Allocator::base_allocation(Address address) {
 }
 
 Status Allocator::pin(Address address) {
+    GMA_AUDITED_CALL;
     GMA_PLACE_OR_RETURN(place, address);
     return place.heap->pin(address, place.tagged, DeviceHeap::Pin::Add);
 }
 
 Status Allocator::unpin(Address address) {
+    GMA_AUDITED_CALL;
     GMA_PLACE_OR_RETURN(place, address);
     return place.heap->pin(address, place.tagged, DeviceHeap::Pin::Remove);
 }
 
 Status Allocator::begin_pool(int device, PoolId pool, std::function<bool(Stream)> filter) {
+    GMA_AUDITED_CALL;
     GMA_HEAP_OR_RETURN(heap, device);
     return heap.begin_pool(pool, std::move(filter));
 }
 
 Status Allocator::end_pool(int device, PoolId pool) {
+    GMA_AUDITED_CALL;
     GMA_HEAP_OR_RETURN(heap, device);
     return heap.end_pool(pool);
 }
 
 Status Allocator::release_pool(int device, PoolId pool) {
+    GMA_AUDITED_CALL;
     GMA_HEAP_OR_RETURN(heap, device);
     return heap.release_pool(pool);
 }
 
 Result<Bytes> Allocator::trim(int device, Bytes bytes) {
+    GMA_AUDITED_CALL;
     GMA_HEAP_OR_RETURN(heap, device);
     if (state_->events.on()) {
         TraceRecord record;
@@ -206,11 +242,13 @@ Result<Bytes> Allocator::trim(int device, Bytes bytes) {
 }
 
 Status Allocator::reserve(int device, Bytes bytes, Stream stream) {
+    GMA_AUDITED_CALL;
     GMA_HEAP_OR_RETURN(heap, device);
     return heap.reserve(bytes, stream);
 }
 
 Status Allocator::set_limit(int device, Bytes limit_bytes) {
+    GMA_AUDITED_CALL;
     GMA_HEAP_OR_RETURN(heap, device);
     return heap.set_limit(limit_bytes);
 }

@@ -95,6 +95,14 @@ void Arena::clear_stale(Block* tile) {
     list(merge(tile));
 }
 
+Block* Arena::block(Address address, Bytes bytes) {
+    Block* tile = holes_.holding(address, address + bytes);
+    GMA_ASSERT_EQ(tile != nullptr, true, "a blocked range lies in one hole");
+    tile = isolate(tile, address, address + bytes);
+    tile->kind = TileKind::Stale;
+    return tile;
+}
+
 Block* Arena::idle_tile(const Chunk* chunk) const {
     return roomy_.holding(chunk->address, chunk->end());
 }

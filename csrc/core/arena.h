@@ -69,6 +69,8 @@ public:
     // The range of the idle `chunk` becomes Stale or a Hole; returns that tile.
     Block* vacate(Chunk* chunk, TileKind to);
     void clear_stale(Block* tile);
+    // A range inside a Hole becomes Stale.
+    Block* block(Address address, Bytes bytes);
 
     Chunk* chunk_at(Address address) const { return chunks_[page_index(address)]; }
     // The Free tile that holds all of `chunk`, or nullptr when it is not idle.

@@ -36,6 +36,7 @@ struct Block {
     std::uint32_t pin_count = 0; // exported: stays where it is
     TileKind kind = TileKind::Free;
     bool recorded = false;       // a stream other than its own was recorded
+    bool given_while_pinned = false;  // paged: Pending until unpin()
 
     Address end() const { return address + bytes; }
     Stream stream() const;  // that its uses are ordered by

@@ -34,12 +34,12 @@ Result<Chunk*> ChunkStore::create(Bytes bytes) {
     return chunk;
 }
 
-Status ChunkStore::map(Chunk* chunk, Arena* arena, Address address) {
+Status ChunkStore::map(Chunk* chunk, Arena* arena, Address address, Undo& undo) {
     if (Status status = driver_.map(address, chunk->bytes, chunk->handle); !status.ok()) {
         return status;
     }
     if (Status status = driver_.set_access(device_, address, chunk->bytes); !status.ok()) {
-        if (!driver_.unmap(address, chunk->bytes).ok()) { ++leaked_count_; }
+        undo = driver_.unmap(address, chunk->bytes).ok() ? Undo::Done : Undo::Refused;
         return status;
     }
     if (chunk->arena == nullptr) { spares_.erase(std::find(spares_.begin(), spares_.end(), chunk)); }

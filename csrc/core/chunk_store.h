@@ -33,8 +33,10 @@ public:
     // New memory, spare at first.
     Result<Chunk*> create(Bytes bytes);
     // Makes a chunk readable and writable at `address`. A mapping that the chunk has elsewhere
-    // stays until unmap(). On failure the chunk is as it was.
-    Status map(Chunk* chunk, Arena* arena, Address address);
+    // stays until unmap(). On failure the chunk is as it was; the driver may even refuse to undo
+    // the half-made mapping, which then blocks its addresses.
+    enum class Undo : std::uint8_t { Done, Refused };
+    Status map(Chunk* chunk, Arena* arena, Address address, Undo& undo);
     // Ends one mapping; no running work may use it any more.
     Status unmap(Address address, Bytes bytes) { return driver_.unmap(address, bytes); }
     void set_spare(Chunk* chunk);

@@ -159,17 +159,31 @@ Result<Request> DeviceHeap::request_locked(Bytes bytes, Stream stream) {
     request.bytes = round_up(std::max(bytes, Bytes{1}), kUnitBytes);
     if (kind_ == Strategy::Paged) { request.bytes = std::max(request.bytes, Arena::kGranuleBytes); }
     request.stream = stream;
-    if (stream != nullptr) {
+    if (!routes_.empty()) {
+        request.pool = pool_for_locked(stream);
+        request.capturing = capturing_locked(stream, request.pool);
+    }
+    // To ask a capturing stream for its id would end the capture.
+    if (stream != nullptr && !request.capturing) {
         Result<std::uint64_t> id = driver_.stream_id(device_, stream);
         if (!id) { return id.status(); }
         request.stream_id = *id;
     }
-    if (!routes_.empty()) {
-        request.pool = pool_for_locked(stream);
-        Result<bool> capturing = driver_.capturing(device_, stream);
-        request.capturing = !capturing || *capturing;
-    }
     return request;
+}
+
+// Whether this stream or one that a pool was begun for captures: what a capture forbids is forbidden
+// to all. One that does not answer is taken for one that does.
+bool DeviceHeap::capturing_locked(Stream stream, PoolId pool) {
+    if (pool != PoolId{} &&
+        std::find(pool_streams_.begin(), pool_streams_.end(), stream) == pool_streams_.end()) {
+        pool_streams_.push_back(stream);
+    }
+    const auto captures = [this](Stream asked) {
+        const Result<bool> capturing = driver_.capturing(device_, asked);
+        return !capturing || *capturing;
+    };
+    return captures(stream) || std::any_of(pool_streams_.begin(), pool_streams_.end(), captures);
 }
 
 PoolId DeviceHeap::pool_for_locked(Stream stream) const {
@@ -229,7 +243,7 @@ Status DeviceHeap::free_large_locked(Address address, Block* block) {
     count_large_locked(block, -1);
     if (block->recorded) {
         PendingFree pending{block, nullptr, address, block->bytes, 0};
-        const auto defer = routes_.empty() ? PendingFrees::Defer::No : PendingFrees::Defer::Yes;
+        const auto defer = deferral_locked();
         Result<bool> complete = pending_.add(pending, defer);
         if (complete && !*complete) {
             strategy_->set_pending(block);
@@ -252,7 +266,7 @@ Status DeviceHeap::free_recorded_object(Slab* slab, Address address) {
     // The delta counted it as inactive too; it is active until its streams are done.
     count_active_locked(slab->object_bytes, StatPool::Small, 1);
     PendingFree pending{nullptr, slab, address, slab->object_bytes, 0};
-    const auto defer = routes_.empty() ? PendingFrees::Defer::No : PendingFrees::Defer::Yes;
+    const auto defer = deferral_locked();
     Result<bool> complete = pending_.add(pending, defer);
     if (complete && *complete) {
         note_completed(address, slab->object_bytes);
@@ -324,7 +338,7 @@ Status DeviceHeap::record_stream(Address address, std::uintptr_t tagged, Stream 
         if (slab->cache->set_recorded(slab, address) == ThreadCache::Recording::NotAllocated) {
             return {Code::InvalidValue, "record_stream of a block that is not allocated"};
         }
-        Status status = pending_.record(address, stream);
+        Status status = pending_.record(address, stream, deferral_locked());
         if (!pending_.recorded(address)) { slab->cache->clear_recorded(slab, address); }
         return status;
     }
@@ -334,7 +348,7 @@ Status DeviceHeap::record_stream(Address address, std::uintptr_t tagged, Stream 
     }
     if (block->stream() == stream) { return {}; }
     block->recorded = true;
-    return pending_.record(address, stream);
+    return pending_.record(address, stream, deferral_locked());
 }
 
 bool DeviceHeap::owns(Address address) {

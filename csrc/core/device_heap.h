@@ -82,11 +82,17 @@ private:
     Result<Address> allocate_small(Bytes bytes, Stream stream);
     Result<ThreadCache*> borrow_cache(Stream stream);
     Result<Request> request_locked(Bytes bytes, Stream stream);
+    bool capturing_locked(Stream stream, PoolId pool);
     PoolId pool_for_locked(Stream stream) const;
+    // While a pool is begun, a capture may be under way.
+    PendingFrees::Defer deferral_locked() const {
+        return routes_.empty() ? PendingFrees::Defer::No : PendingFrees::Defer::Yes;
+    }
 
     // retry_ladder.cpp
     enum class Ladder : std::uint8_t { First, AfterCallbacks };
     Result<Block*> climb_locked(const Request& request, Ladder attempt);
+    Result<Block*> try_locked(const Request& request, Effort effort);
     Result<Block*> wait_for_pending_locked(const Request& request);
     Result<Block*> obtain_locked(const Request& request, std::unique_lock<std::mutex>& lock,
                                  Bytes requested_bytes);
@@ -127,6 +133,7 @@ private:
     std::unique_ptr<HeapStrategy> strategy_;
     PendingFrees pending_;
     std::vector<Route> routes_;
+    std::vector<Stream> pool_streams_;  // that have used a pool since the first route was begun
     std::atomic<bool> has_pools_{false};
     std::atomic<bool> small_path_open_{false};  // slabs in use and no route begun
     // Only small objects are left of memory that has moved: their slabs are not kept when empty.

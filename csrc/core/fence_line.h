@@ -37,10 +37,15 @@ public:
         }
     }
 
-    // The earliest event that covers the free numbered `count`; `now` is the arena's free_count.
-    Result<Event> covering(std::uint64_t count, std::uint64_t now) {
+    struct Fence {
+        Event event{};
+        std::uint64_t count = 0;  // frees that it covers
+    };
+
+    // The earliest fence that covers the free numbered `count`; `now` is the arena's free_count.
+    Result<Fence> covering(std::uint64_t count, std::uint64_t now) {
         for (const Fence& fence : fences_) {
-            if (fence.count >= count) { return fence.event; }
+            if (fence.count >= count) { return fence; }
         }
         // A destroyed stream's handle may name another stream by now: its event would say nothing.
         if (stream_ != nullptr) {
@@ -51,16 +56,17 @@ public:
             }
         }
         Result<Event> event = driver_.record(device_, stream_);
-        if (event) { fences_.push_back({*event, now}); }
-        return event;
+        if (!event) { return event.status(); }
+        fences_.push_back({*event, now});
+        return fences_.back();
     }
 
     // The host waits until the free numbered `count` has passed.
     Status synchronize(std::uint64_t count, std::uint64_t now) {
         if (count <= passed_count_) { return {}; }
-        Result<Event> event = covering(count, now);
-        if (!event) { return event.status(); }
-        if (Status status = driver_.synchronize(*event); !status.ok()) { return status; }
+        Result<Fence> fence = covering(count, now);
+        if (!fence) { return fence.status(); }
+        if (Status status = driver_.synchronize(fence->event); !status.ok()) { return status; }
         while (!fences_.empty() && passed_count_ < count) { retire_front(); }
         return {};
     }
@@ -72,10 +78,6 @@ public:
     }
 
 private:
-    struct Fence {
-        Event event;
-        std::uint64_t count;
-    };
     void retire_front() {
         passed_count_ = fences_.front().count;
         driver_.recycle(fences_.front().event);

@@ -101,7 +101,8 @@ Result<Block*> PagedStrategy::fill_and_carve(StreamArena& target, const Request&
         if (Status status = apply(target, step); !status.ok()) { return status; }
     }
     Block* tile = target.arena.roomy_blocks().holding(window.begin, window.end());
-    if (tile == nullptr) { return nullptr; }
+    // Less than a page in all: memory that came back since the window was looked for suffices.
+    if (tile == nullptr) { return take_cached(request); }
     used_bytes_ += request.bytes;
     used_bytes_peak_ = std::max(used_bytes_peak_, used_bytes_);
     return target.arena.carve(tile, window.begin, request.bytes);
@@ -161,8 +162,10 @@ std::vector<PagedStrategy::Candidate> PagedStrategy::idle_candidates(StreamArena
             !at_least(effort, own ? Effort::OwnIdle : Effort::PassedIdle)) {
             continue;
         }
-        if (!own) { owner->fences.poll(); }
-        const bool waiting = own || at_least(effort, Effort::WaitingIdle);
+        if (!own && cross_stream_ == CrossStream::Never) { continue; }
+        if (!own) { fence_and_poll(*owner); }
+        const bool waiting = own || (at_least(effort, Effort::WaitingIdle) &&
+                                     cross_stream_ == CrossStream::Wait);
         const auto tier = static_cast<std::uint8_t>(own ? 1 : 2);
         for (const Block* tile : owner->arena.roomy_blocks()) {
             owner->arena.for_each_idle_chunk(tile, [&](Chunk* chunk) {
@@ -184,6 +187,15 @@ std::vector<PagedStrategy::Candidate> PagedStrategy::idle_candidates(StreamArena
                          return a.tier > b.tier;
                      });
     return candidates;
+}
+
+// A stream that has had nothing to do for a while shows at once that its memory is quiet.
+void PagedStrategy::fence_and_poll(StreamArena& owner) {
+    const std::uint64_t now = owner.arena.free_count;
+    if (owner.fences.fenced_count() < now) {
+        static_cast<void>(owner.fences.covering(now, now));
+    }
+    owner.fences.poll();
 }
 
 bool PagedStrategy::plan_run(const MissingRun& run, Supply& supply, std::vector<Step>& steps) const {
@@ -233,64 +245,86 @@ Status PagedStrategy::add_new(StreamArena& target, Address address, Bytes bytes)
     return status;
 }
 
+// A mapping that can be neither used nor undone is stale: tried again by and by, blocked till then.
+Status PagedStrategy::map_chunk(StreamArena& target, Chunk* chunk, Address address) {
+    auto undo = ChunkStore::Undo::Done;
+    Status status = store_.map(chunk, &target.arena, address, undo);
+    if (undo == ChunkStore::Undo::Refused) {
+        target.stale.push_back({target.arena.block(address, chunk->bytes), chunk, 0});
+        ++chunk->stale_count;
+    }
+    return status;
+}
+
 Status PagedStrategy::place_chunk(StreamArena& target, Chunk* chunk, Address address) {
-    if (Status status = store_.map(chunk, &target.arena, address); !status.ok()) { return status; }
+    if (Status status = map_chunk(target, chunk, address); !status.ok()) { return status; }
     target.arena.fill(chunk);
     return {};
 }
 
-// Makes later work of `stream` come after the last use of an idle chunk of another stream.
-Status PagedStrategy::order_after(StreamArena& owner, Chunk* chunk, Stream stream) {
-    Result<Event> event = owner.fences.covering(chunk->freed_at, owner.arena.free_count);
-    if (!event) { return event.status(); }
+// Makes later work of the target's stream come after the last use of another stream's idle chunk.
+// One wait serves all chunks that its fence covers, now and later.
+Status PagedStrategy::order_after(StreamArena& owner, Chunk* chunk, StreamArena& target) {
+    std::uint64_t& waited_count = target.waited_for[&owner];
+    if (chunk->freed_at <= waited_count) { return {}; }
+    Result<FenceLine::Fence> fence =
+        owner.fences.covering(chunk->freed_at, owner.arena.free_count);
+    if (!fence) { return fence.status(); }
     ++counters_.stream_wait_count;
-    return driver_.wait(stream, *event);
+    Status status = driver_.wait(target.arena.key().stream, fence->event);
+    if (status.ok()) { waited_count = fence->count; }
+    return status;
 }
 
-// A quiet chunk is unmapped first. One that may still be in use is mapped at both places, which is
-// legal because stream order separates the uses; its old addresses stay blocked until the fence.
 Status PagedStrategy::move_chunk(StreamArena& target, const Candidate& from, Address address) {
     Chunk* chunk = from.chunk;
     disturbed_ = true;
     if (from.owner == nullptr) { return place_chunk(target, chunk, address); }
     StreamArena& owner = *from.owner;
-    const bool own = &owner == &target;
     if (!owner.quiet(chunk) &&
         !owner.fences.covering(chunk->freed_at, owner.arena.free_count)) {
         // Its stream was destroyed; then the old addresses can be given up at once.
         if (Status s = wait_for(owner, chunk->freed_at); !s.ok()) { return s; }
     }
-    if (owner.quiet(chunk)) {
-        if (Status status = store_.unmap(chunk->address, chunk->bytes); !status.ok()) {
-            return status;
-        }
-        owner.arena.vacate(chunk, TileKind::Hole);
-        store_.set_spare(chunk);
-    } else {
-        if (!own) {
-            if (Status s = order_after(owner, chunk, target.arena.key().stream); !s.ok()) {
-                return s;
-            }
-        }
-        const std::uint64_t count = chunk->freed_at;
-        Block* tile = owner.arena.vacate(chunk, TileKind::Stale);
-        if (Status status = store_.map(chunk, &target.arena, address); !status.ok()) {
-            owner.arena.clear_stale(tile);
-            owner.arena.fill(chunk);
-            return status;
-        }
-        owner.stale.push_back({tile, chunk, count});
-        ++chunk->stale_count;
-        // In another arena its age counts on another clock: in use until a fence there says not.
-        if (!own) { chunk->freed_at = ++target.arena.free_count; }
-        target.arena.fill(chunk);
+    Status status = owner.quiet(chunk) ? move_quiet(target, owner, chunk, address)
+                                       : move_in_use(target, owner, chunk, address);
+    if (status.ok()) {
         ++counters_.moved_chunk_count;
         counters_.moved_bytes += chunk->bytes;
-        return {};
     }
-    ++counters_.moved_chunk_count;
-    counters_.moved_bytes += chunk->bytes;
+    return status;
+}
+
+// Nothing that runs uses it: its old addresses are given up first.
+Status PagedStrategy::move_quiet(StreamArena& target, StreamArena& owner, Chunk* chunk,
+                                 Address address) {
+    if (Status s = store_.unmap(chunk->address, chunk->bytes); !s.ok()) { return s; }
+    owner.arena.vacate(chunk, TileKind::Hole);
+    store_.set_spare(chunk);
     return place_chunk(target, chunk, address);
+}
+
+// Earlier work may still use it: it is mapped at both places, which is legal because stream order
+// separates the uses. The old addresses stay blocked until the fence has passed.
+Status PagedStrategy::move_in_use(StreamArena& target, StreamArena& owner, Chunk* chunk,
+                                  Address address) {
+    const bool own = &owner == &target;
+    if (!own) {
+        if (Status s = order_after(owner, chunk, target); !s.ok()) { return s; }
+    }
+    const std::uint64_t count = chunk->freed_at;
+    Block* tile = owner.arena.vacate(chunk, TileKind::Stale);
+    if (Status status = map_chunk(target, chunk, address); !status.ok()) {
+        owner.arena.clear_stale(tile);
+        owner.arena.fill(chunk);
+        return status;
+    }
+    owner.stale.push_back({tile, chunk, count});
+    ++chunk->stale_count;
+    // In another arena its age counts on another clock: in use until a fence there says not.
+    if (!own) { chunk->freed_at = ++target.arena.free_count; }
+    target.arena.fill(chunk);
+    return {};
 }
 
 }  // namespace gma

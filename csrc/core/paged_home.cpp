@@ -34,9 +34,10 @@ void PagedStrategy::forget_home(Chunk* chunk) {
 void PagedStrategy::fence_everything() {
     for (auto& [key, owner] : arenas_) {
         const std::uint64_t now = owner->arena.free_count;
-        if (owner->fences.fenced_count() < now) {
-            static_cast<void>(owner->fences.covering(now, now));
-        }
+        if (owner->fences.fenced_count() >= now) { continue; }
+        // A stream that captures, or does not answer, must not be asked for a fence.
+        const Result<bool> capturing = driver_.capturing(device_, key.stream);
+        if (capturing && !*capturing) { static_cast<void>(owner->fences.covering(now, now)); }
     }
 }
 

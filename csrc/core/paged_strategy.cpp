@@ -3,6 +3,7 @@
 #include "core/paged_strategy.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -17,6 +18,9 @@ PagedStrategy::PagedStrategy(Driver& driver, int device, DeviceProperties proper
       slack_(options.slack_percent / 100.0),
       max_chunk_bytes_(std::max(options.max_chunk_mb * 1_MiB, properties.page_bytes)),
       chunk_divisor_(options.chunk_divisor),
+      cross_stream_(options.cross_stream == "never"    ? CrossStream::Never
+                    : options.cross_stream == "passed" ? CrossStream::Passed
+                                                       : CrossStream::Wait),
       addresses_(addresses),
       store_(driver, device) {}
 
@@ -35,7 +39,7 @@ PagedStrategy::~PagedStrategy() {
 }
 
 Block* PagedStrategy::take_cached(const Request& request) {
-    if (go_home_due_) { go_home(); }
+    if (go_home_due_ && !request.capturing) { go_home(); }
     StreamArena* owner = recent_;
     const ArenaKey key{device_, request.pool, request.stream, request.stream_id};
     if (owner == nullptr || owner->arena.key() != key) {
@@ -51,6 +55,11 @@ Block* PagedStrategy::take_cached(const Request& request) {
 }
 
 void PagedStrategy::give(Block* block) {
+    if (block->pin_count > 0) {  // nobody gets it before the last unpin()
+        if (block->kind == TileKind::Used) { set_pending(block); }
+        block->given_while_pinned = true;
+        return;
+    }
     used_bytes_ -= block->bytes;
     block->arena->give(block);
     if (used_bytes_ == 0 && disturbed_) {
@@ -218,6 +227,7 @@ void PagedStrategy::unpin(Block* block) {
     --block->pin_count;
     block->arena->for_each_chunk(block->address, block->end(),
                                  [](Chunk* chunk) { --chunk->pin_count; });
+    if (block->pin_count == 0 && std::exchange(block->given_while_pinned, false)) { give(block); }
 }
 
 }  // namespace gma

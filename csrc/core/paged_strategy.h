@@ -43,6 +43,8 @@ struct StreamArena {
     FenceLine fences;
     std::deque<StaleRange> stale;
     std::map<Address, Bytes> homes;  // of chunks, wherever they are now; they do not overlap
+    // How far this stream's work comes after another's: the frees there that it has waited for.
+    std::map<const StreamArena*, std::uint64_t> waited_for;
     bool released = false;  // a private pool's arena after release_pool()
 };
 
@@ -102,7 +104,11 @@ private:
     Status apply(StreamArena& target, const Step& step);
     Status add_new(StreamArena& target, Address address, Bytes bytes);
     Status move_chunk(StreamArena& target, const Candidate& from, Address address);
-    Status order_after(StreamArena& owner, Chunk* chunk, Stream stream);
+    Status move_quiet(StreamArena& target, StreamArena& owner, Chunk* chunk, Address address);
+    Status move_in_use(StreamArena& target, StreamArena& owner, Chunk* chunk, Address address);
+    Status order_after(StreamArena& owner, Chunk* chunk, StreamArena& target);
+    void fence_and_poll(StreamArena& owner);
+    Status map_chunk(StreamArena& target, Chunk* chunk, Address address);
     Status place_chunk(StreamArena& target, Chunk* chunk, Address address);
     Result<Bytes> break_idle(StreamArena& target, const Window& window, Bytes wanted, Wait wait);
     Status wait_for(StreamArena& owner, std::uint64_t count);
@@ -125,6 +131,8 @@ private:
     const double slack_;
     const Bytes max_chunk_bytes_;
     const Bytes chunk_divisor_;
+    enum class CrossStream : std::uint8_t { Never, Passed, Wait };
+    const CrossStream cross_stream_;
     AddressMap& addresses_;
     BlockPool blocks_;
     ChunkStore store_;

@@ -11,16 +11,23 @@ PendingFrees::~PendingFrees() {
             if (--fence.free->fences_left == 0) { delete fence.free; }
         }
     }
+    for (auto& [free, uses] : unfenced_) {
+        if (--free->fences_left == 0) { delete free; }
+    }
 }
 
-Status PendingFrees::record(Address address, Stream stream) {
-    Result<std::uint64_t> id = driver_.stream_id(device_, stream);
-    if (!id) { return id.status(); }
+Status PendingFrees::record(Address address, Stream stream, Defer capture) {
+    std::uint64_t stream_id = 0;
+    if (capture == Defer::No) {
+        Result<std::uint64_t> id = driver_.stream_id(device_, stream);
+        if (!id) { return id.status(); }
+        stream_id = *id;
+    }
     std::vector<Use>& uses = uses_[address];
     for (const Use& use : uses) {
-        if (use.stream_id == *id) { return {}; }
+        if (use.stream == stream && use.stream_id == stream_id) { return {}; }
     }
-    uses.push_back({stream, *id});
+    uses.push_back({stream, stream_id});
     return {};
 }
 
@@ -46,21 +53,32 @@ Result<bool> PendingFrees::add(PendingFree free, Defer defer) {
 
 // False: no fence was needed, or all that could not be recorded were waited for.
 bool PendingFrees::fence(PendingFree* free, const std::vector<Use>& uses) {
-    bool lost = false;
+    std::vector<Use> lost;
     for (const Use& use : uses) {
         Result<std::uint64_t> id = driver_.stream_id(device_, use.stream);
         Result<Event> event = Status(Code::DriverFailed, "the stream is gone");
-        if (id && *id == use.stream_id) { event = driver_.record(device_, use.stream); }
+        if (id && (use.stream_id == 0 || *id == use.stream_id)) { event = driver_.record(device_, use.stream); }
         if (!event) {
-            lost = true;
+            lost.push_back(use);
             continue;
         }
         ++free->fences_left;
-        queues_[use.stream_id].push_back({*event, free, next_order_++});
+        queues_[*id].push_back({*event, free, next_order_++});
     }
     // The work of a destroyed stream goes on, and only the device can tell when it is done.
-    if (lost) { static_cast<void>(driver_.synchronize_device(device_)); }
+    if (!lost.empty() && !driver_.synchronize_device(device_).ok()) {
+        ++free->fences_left;
+        unfenced_.emplace_back(free, std::move(lost));
+    }
     return free->fences_left > 0;
+}
+
+void PendingFrees::retry_unfenced() {
+    for (auto& [free, uses] : std::exchange(unfenced_, {})) {
+        fence(free, uses);
+        // What it counted for until now is a fence that has passed.
+        queues_[0].push_back({Event{}, free, next_order_++});
+    }
 }
 
 void PendingFrees::resume() {
@@ -85,6 +103,7 @@ void PendingFrees::finish_front(std::deque<Fence>& queue, std::vector<PendingFre
 }
 
 std::vector<PendingFree> PendingFrees::poll() {
+    retry_unfenced();
     std::vector<PendingFree> done;
     for (auto& [id, queue] : queues_) {
         while (!queue.empty()) {
@@ -102,6 +121,7 @@ std::vector<PendingFree> PendingFrees::poll() {
 }
 
 Result<std::vector<PendingFree>> PendingFrees::wait_oldest() {
+    retry_unfenced();
     std::vector<PendingFree> done;
     while (done.empty()) {
         std::deque<Fence>* oldest = nullptr;

@@ -30,13 +30,14 @@ public:
     PendingFrees& operator=(const PendingFrees&) = delete;
     ~PendingFrees();
 
-    // A stream that uses `address` beside its own.
-    Status record(Address address, Stream stream);
+    enum class Defer : std::uint8_t { No, Yes };
+    // A stream that uses `address` beside its own. While a capture may be under way (Defer::Yes) it
+    // is not asked for its id, which would end the capture; it is then known by its handle.
+    Status record(Address address, Stream stream, Defer capture);
     bool recorded(Address address) const { return uses_.contains(address); }
 
     // The block was freed. With `defer` (a capture is under way) its fences are recorded by
     // resume(). True: nothing needs to be waited for, the free is complete.
-    enum class Defer : std::uint8_t { No, Yes };
     Result<bool> add(PendingFree free, Defer defer);
     void resume();
 
@@ -60,6 +61,7 @@ private:
         std::uint64_t order;
     };
     void count(const PendingFree& free, int sign);
+    void retry_unfenced();
     bool fence(PendingFree* free, const std::vector<Use>& uses);
     void finish_front(std::deque<Fence>& queue, std::vector<PendingFree>& done);
 
@@ -67,6 +69,8 @@ private:
     const int device_;
     std::unordered_map<Address, std::vector<Use>> uses_;
     std::vector<std::pair<PendingFree, std::vector<Use>>> deferred_;
+    // Neither a fence nor a wait could be had; each counts as one of its fences_left.
+    std::vector<std::pair<PendingFree*, std::vector<Use>>> unfenced_;
     std::unordered_map<std::uint64_t, std::deque<Fence>> queues_;  // by stream id
     Bytes bytes_ = 0;
     Bytes large_bytes_ = 0;

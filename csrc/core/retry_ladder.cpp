@@ -5,25 +5,17 @@
 //   -> wait for the fences that suffice -> out-of-memory callbacks, then once more -> out of memory
 //
 // The host waits only in the last steps, and only for fences; never for a device.
+#include <algorithm>
 #include <string>
 
 #include "core/device_heap.h"
 #include "core/out_of_memory.h"
 
 namespace gma {
-namespace {
-
-bool allowed(Effort effort, const std::string& cross_stream) {
-    if (effort == Effort::PassedIdle) { return cross_stream != "never"; }
-    if (effort == Effort::WaitingIdle) { return cross_stream == "wait"; }
-    return true;
-}
-
-}  // namespace
-
 Result<Block*> DeviceHeap::obtain_locked(const Request& request, std::unique_lock<std::mutex>& lock,
                                          Bytes requested_bytes) {
     Result<Block*> block = climb_locked(request, Ladder::First);
+    strategy_->set_limit(limit_bytes_);
     if (block && *block != nullptr) { return block; }
     if (!block && block.status().code() != Code::OutOfMemory) { return block; }
     OutOfMemoryReport report = report_locked(request, requested_bytes, "");
@@ -32,6 +24,7 @@ Result<Block*> DeviceHeap::obtain_locked(const Request& request, std::unique_loc
     lock.lock();
     if (freed_some) {
         block = climb_locked(request, Ladder::AfterCallbacks);
+        strategy_->set_limit(limit_bytes_);
         if (block && *block != nullptr) { return block; }
     }
     ++statistics_.num_ooms;
@@ -46,7 +39,6 @@ Result<Block*> DeviceHeap::climb_locked(const Request& request, Ladder attempt) 
     Result<Block*> block = nullptr;
     for (int step = 0; step < kEffortCount; ++step) {
         const auto effort = static_cast<Effort>(step);
-        if (!allowed(effort, options_.cross_stream)) { continue; }
         if (request.capturing && effort == Effort::HostWait) { break; }
         if (effort == Effort::Limit) { drain_caches_locked(); }
         if (effort == Effort::HostWait) {
@@ -54,12 +46,11 @@ Result<Block*> DeviceHeap::climb_locked(const Request& request, Ladder attempt) 
             block = wait_for_pending_locked(request);
             if (!block || *block != nullptr) { return block; }
         }
-        block = strategy_->obtain(request, effort);
+        block = try_locked(request, effort);
         if (block && *block != nullptr) {
             mapped_once_ = true;
             return block;
         }
-        if (!block && block.status().code() == Code::OutOfMemory) { continue; }  // the card is full
         if (!block) {
             if (Status status = fall_back_to_split_locked(block.status()); !status.ok()) {
                 return status;
@@ -68,6 +59,15 @@ Result<Block*> DeviceHeap::climb_locked(const Request& request, Ladder attempt) 
         }
     }
     return block;
+}
+
+// A card that is full, whatever the limit says, lets us have what we hold: that is the limit for the
+// rest of the climb.
+Result<Block*> DeviceHeap::try_locked(const Request& request, Effort effort) {
+    Result<Block*> block = strategy_->obtain(request, effort);
+    if (block || block.status().code() != Code::OutOfMemory) { return block; }
+    strategy_->set_limit(std::min(limit_bytes_, strategy_->reserved_bytes()));
+    return nullptr;
 }
 
 // One fence after another, until what they held back suffices.
@@ -79,7 +79,7 @@ Result<Block*> DeviceHeap::wait_for_pending_locked(const Request& request) {
         if (done->empty()) { break; }
         complete_locked(*done);
         if (Block* block = strategy_->take_cached(request); block != nullptr) { return block; }
-        Result<Block*> block = strategy_->obtain(request, Effort::Limit);
+        Result<Block*> block = try_locked(request, Effort::Limit);
         if (!block || *block != nullptr) { return block; }
     }
     return nullptr;
