@@ -11,9 +11,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from gpumem_alloc import _C, watch
+from gpumem_alloc import _C, torch_limits, watch
 from gpumem_alloc.control import report_errors
-from gpumem_alloc.errors import AllocatorError, translated
+from gpumem_alloc.errors import translated
 
 _ZERO = {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
 _GAUGES = (
@@ -39,6 +39,7 @@ def install(torch: Any, ours: Any) -> None:
         if original is not None:
             setattr(torch._C, name, _routed(original, replacement))
     torch._C._cuda_changeCurrentAllocator = _explained(torch._C._cuda_changeCurrentAllocator)
+    torch_limits.keep_autotuning_off(torch, is_current)
 
 
 def is_current() -> bool:
@@ -71,6 +72,7 @@ def _explained(change: Callable[[Any], None]) -> Callable[[Any], None]:
                 change(allocator)
             except RuntimeError:
                 raise watch.too_late("Another pluggable allocator is in place.") from None
+            torch_limits.turn_autotuning_off(_torch)
 
     return call
 
@@ -82,9 +84,7 @@ def _replacements() -> dict[str, Callable[..., Any]]:
         "_cuda_resetAccumulatedMemoryStats": _reset_accumulated,
         "_cuda_getMemoryFraction": _get_fraction,
         "_cuda_memorySnapshot": _snapshot,
-        "_cuda_isHistoryEnabled": lambda: False,
-        "_cuda_record_memory_history": _record_history,
-        "_cuda_record_memory_history_legacy": _record_history,
+        **torch_limits.graph_tree_calls(),
         "_accelerator_isAllocatorInitialized": lambda: _torch.cuda.is_initialized(),
         "_accelerator_getDeviceStats": _accelerator_stats,
         "_accelerator_resetPeakStats": _reset_peak,
@@ -196,15 +196,3 @@ def _settings() -> dict[str, Any]:
         "garbage_collection_threshold": _C.options_in_force()["garbage_collection_threshold"],
         "expandable_segments": False,
     }
-
-
-def _record_history(enabled: Any = None, *_arguments: Any, **_keywords: Any) -> None:
-    if not enabled:
-        return
-    raise AllocatorError(
-        "torch's memory history cannot be recorded: its pluggable allocator has no hook for it.\n"
-        'torch.compile(mode="reduce-overhead") asks for it too, through CUDA graph trees.\n'
-        "Record with `python -m gpumem_alloc record`, and for CUDA graphs set "
-        "torch._inductor.config.triton.cudagraph_trees = False.",
-        "not_supported",
-    )

@@ -38,12 +38,18 @@ def _user_line(frame: FrameType | None) -> traceback.FrameSummary | None:
     """The innermost frame outside torch and this package."""
     while frame is not None:
         package = frame.f_globals.get("__name__", "").partition(".")[0]
-        if package not in ("torch", __name__.partition(".")[0]):
+        if package not in ("torch", "contextlib", __name__.partition(".")[0]):
             return traceback.FrameSummary(
                 frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
             )
         frame = frame.f_back
     return None
+
+
+def user_place() -> tuple[str, int]:
+    """Return the file and line of the innermost frame outside torch and this package."""
+    line = _user_line(sys._getframe())
+    return ("<unknown>", 0) if line is None else (line.filename, line.lineno or 0)
 
 
 def _place(line: traceback.FrameSummary) -> str:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from gpumem_alloc import _C
 from tests.rig.machine import Machine
 
 pytestmark = pytest.mark.torch
 
 CARD = {"RIG_CAPACITY_MB": "1024"}
+# Of PyTorch, and our own. The text of an out-of-memory error advises none of them.
+SETTINGS = ["expandable_segments", "PYTORCH_", "GPUMEM_ALLOC_CONF"]
+SETTINGS += [row["name"] for row in _C.option_table()]
 
 
 @pytest.mark.parametrize("path", ["Automatic", "Constructor", "BaseAndTable"])
@@ -39,7 +43,8 @@ def test_out_of_memory_is_torchs_error_on_every_path(machine: Machine, path: str
     assert text.startswith("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has ")
     for part in ("free", "512.00 MiB", "300.00 MiB", "largest"):  # free, limit, live, largest piece
         assert part in text, (part, text)
-    assert "expandable_segments" not in text
+    for setting in SETTINGS:  # what is on already helps nobody
+        assert setting not in text, (setting, text)
 
 
 def test_without_torchs_symbols_it_is_still_an_error(rig: Machine) -> None:
@@ -257,21 +262,67 @@ def test_without_mapping_it_falls_back_to_split(rig: Machine, env: dict[str, str
     )
 
 
-def test_a_convolution_under_cudnn_benchmark_runs(machine: Machine) -> None:
-    if machine.kind == "rig":  # cuDNN does not start on it; what cuDNN asks for is this
-        machine.run("""
-            import torch, gpumem_alloc
-            gpumem_alloc.enable()
-            workspace = torch.cuda.caching_allocator_alloc(256 << 20)
-            torch.cuda.caching_allocator_delete(workspace)
-        """)
-        return
+def test_cudnns_autotuning_stays_off_and_says_so_once(machine: Machine) -> None:
     machine.run("""
+        import warnings, torch, gpumem_alloc
+        cudnn = torch.backends.cudnn
+        ours = gpumem_alloc.allocator()
+        cudnn.benchmark = True
+        assert cudnn.benchmark  # ours does not serve yet
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            gpumem_alloc.enable()
+            assert not cudnn.benchmark
+            cudnn.benchmark = True
+            with cudnn.flags(enabled=True, benchmark=True):
+                assert not torch._C._get_cudnn_benchmark()
+            cudnn.benchmark = False
+        assert not cudnn.benchmark
+        assert len(caught) == 1, [str(warning.message) for warning in caught]
+        text = str(caught[0].message)
+        assert "autotuning" in text and "benchmark = False" in text and "\\n" not in text, text
+        assert caught[0].filename.endswith("-code"), caught[0]
+    """)
+
+
+def test_cudnns_flags_name_the_users_line(machine: Machine) -> None:
+    run = machine.run("""
         import torch, gpumem_alloc
         gpumem_alloc.enable()
-        torch.backends.cudnn.benchmark = True
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+            pass
+    """)
+    assert run.stderr.count("\n") == 2, run.stderr  # the warning and its line
+    assert "code:4: RuntimeWarning: gpumem_alloc: cuDNN's autotuning" in run.stderr, run.stderr
+
+
+@pytest.mark.gpu
+def test_a_convolution_under_cudnn_benchmark_runs(gpu: Machine) -> None:
+    gpu.run("""
+        import warnings, torch, gpumem_alloc
+        warnings.simplefilter("ignore")
+        gpumem_alloc.enable()
         model = torch.nn.Conv2d(3, 16, 3).cuda()
-        for size in (32, 64, 33):
+
+        def train(size):
             model(torch.randn(4, 3, size, size, device="cuda")).sum().backward()
+
+        torch.backends.cudnn.benchmark = True
+        for size in (32, 64, 33):
+            train(size)
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+            train(65)
         torch.cuda.synchronize()
+        gpumem_alloc.audit()
+    """)
+
+
+def test_a_large_workspace_comes_and_goes(rig: Machine) -> None:  # as cuDNN asks for one
+    rig.run("""
+        import torch, gpumem_alloc
+        gpumem_alloc.enable()
+        workspace = torch.cuda.caching_allocator_alloc(256 << 20)
+        torch.cuda.caching_allocator_delete(workspace)
+        assert torch.cuda.memory_allocated() == 0
+        gpumem_alloc.audit()
     """)

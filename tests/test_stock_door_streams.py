@@ -267,16 +267,50 @@ def test_large_temporaries_freed_under_running_kernels(gpu: Machine) -> None:
     """)
 
 
+GRAPH_TREE_CALLS = {
+    "live blocks": "torch._C._cuda_checkPoolLiveAllocations(0, (0, 7), set())",
+    "a pool's state": "torch._C._cuda_getCheckpointState(0, (0, 7))",
+    "an earlier state": "torch._C._cuda_setCheckpointPoolState(0, None, [], [])",
+}
+
+
+@pytest.mark.parametrize("what", GRAPH_TREE_CALLS)
+def test_what_graph_trees_call_says_what_to_do(machine: Machine, what: str) -> None:
+    run = machine.run(f"""
+        import torch, gpumem_alloc, inside
+        gpumem_alloc.enable()
+        x = torch.ones(1000).cuda()
+        call = lambda: {GRAPH_TREE_CALLS[what]}
+        print(inside.raised(gpumem_alloc.AllocatorError, call))
+    """)
+    what_happened, why, do = run.stdout.strip().split("\n")
+    assert "no hook" in what_happened
+    assert "CUDA graph trees" in why
+    assert "cudagraph_trees = False" in do
+
+
 @pytest.mark.gpu
-def test_reduce_overhead_runs_or_says_why_not(gpu: Machine) -> None:
+def test_reduce_overhead_says_why_not_and_runs_without_trees(gpu: Machine) -> None:
     gpu.run("""
         import torch, gpumem_alloc
         gpumem_alloc.enable()
-        f = torch.compile(lambda x: (x * 2).relu().sum(), mode="reduce-overhead")
         x = torch.randn(1000, device="cuda")
+
+        def f(x):
+            return (x * 2).relu().sum()
+
+        why_not = ""
         try:
+            compiled = torch.compile(f, mode="reduce-overhead")
             for _ in range(3):
-                f(x)
+                compiled(x)
         except Exception as error:
-            assert "cudagraph_trees" in str(error), error
+            why_not = str(error)
+        assert "cudagraph_trees = False" in why_not, why_not
+        torch._dynamo.reset()
+        torch._inductor.config.triton.cudagraph_trees = False
+        compiled = torch.compile(f, mode="reduce-overhead")
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), f(x))
+        gpumem_alloc.audit()
     """)

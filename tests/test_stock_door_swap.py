@@ -121,9 +121,10 @@ def test_too_late_without_a_witness_says_how_to_get_one(rig: Machine) -> None:
 
 def test_a_forked_child_is_refused_and_its_frees_are_ignored(machine: Machine) -> None:
     run = machine.run("""
-        import os, torch, gpumem_alloc, inside
+        import os, warnings, torch, gpumem_alloc, inside
         gpumem_alloc.enable()
         x = torch.ones(10).cuda()
+        warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)  # Python 3.12's
         child = os.fork()
         if child == 0:
             for call in (gpumem_alloc.enable, lambda: gpumem_alloc.reserve("1MiB", 0)):
