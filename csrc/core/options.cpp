@@ -176,8 +176,9 @@ Status read_pair(const Pair& pair, Options& options) {
 
 void apply_preset(Options& options) {
     if (options.preset == "lean") {
-        options.slack_percent = 1.0;
+        options.slack_percent = 0.9;
         options.chunk_divisor = 1024;
+        options.max_chunk_mb = 8;
     } else if (options.preset == "fast") {
         options.slack_percent = 10.0;
         options.chunk_divisor = 64;
