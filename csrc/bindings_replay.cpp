@@ -3,9 +3,9 @@
 
 #include "base/trace_record.h"
 #include "bindings.h"
-#include "replay/microbench.h"
 #include "replay/pickle_check.h"
 #include "replay/replay.h"
+#include "torch/microbench.h"
 
 namespace py = pybind11;
 

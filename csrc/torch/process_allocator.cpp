@@ -1,13 +1,14 @@
 #include "torch/process_allocator.h"
 
-#include <atomic>
-#include <memory>
 #include <mutex>
 #include <utility>
 
 #include "driver/cuda_driver.h"
 
 namespace gma {
+
+constinit std::atomic<Allocator*> detail::made_allocator{nullptr};
+
 namespace {
 
 struct Process {
@@ -22,8 +23,6 @@ Process& process() {
     return *kProcess;
 }
 
-std::atomic<Allocator*> made{nullptr};
-
 Status make_locked(Process& all) {
     if (all.allocator) { return {}; }
     if (!all.driver) {
@@ -34,13 +33,16 @@ Status make_locked(Process& all) {
     auto allocator = Allocator::create(*all.driver, all.options);
     if (!allocator) { return allocator.status(); }
     all.allocator = std::move(*allocator);
-    made.store(all.allocator.get(), std::memory_order_release);
+    detail::made_allocator.store(all.allocator.get(), std::memory_order_release);
     return {};
 }
 
-}  // namespace
+Status made_already(const Process& all) {
+    return {Code::InvalidValue, "the allocator has served memory already, with the options " +
+                                    print_options(all.options)};
+}
 
-Allocator* process_allocator_if_made() noexcept { return made.load(std::memory_order_acquire); }
+}  // namespace
 
 Result<Allocator*> process_allocator() {
     if (Allocator* const ready = process_allocator_if_made()) { return ready; }
@@ -57,13 +59,21 @@ Result<Driver*> process_driver() {
     return process().driver.get();
 }
 
+Status use_driver_for_measurement(std::unique_ptr<Driver> driver, const Options& options) {
+    Process& all = process();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    if (all.allocator) { return made_already(all); }
+    all.options = options;
+    all.driver = std::move(driver);
+    Status status = make_locked(all);
+    if (!status.ok()) { all.driver.reset(); }
+    return status;
+}
+
 Status configure_process_allocator(const Options& options) {
     Process& all = process();
     const std::lock_guard<std::mutex> lock(all.mutex);
-    if (all.allocator) {
-        return {Code::InvalidValue, "the allocator has served memory already, with the options " +
-                                        print_options(all.options)};
-    }
+    if (all.allocator) { return made_already(all); }
     all.options = options;
     return {};
 }

@@ -6,6 +6,9 @@
 // core/fork_guard.h). A child whose parent had not made it may make its own.
 #pragma once
 
+#include <atomic>
+#include <memory>
+
 #include "base/status.h"
 #include "core/allocator.h"
 #include "core/options.h"
@@ -13,11 +16,21 @@
 
 namespace gma {
 
+namespace detail {
+extern std::atomic<Allocator*> made_allocator;  // written once; constant-initialised, so no guard
+}
+
 Result<Allocator*> process_allocator();
-// Null before the first use. One atomic load.
-Allocator* process_allocator_if_made() noexcept;
+// Null before the first use. One load: it is on the path of every allocation and free.
+inline Allocator* process_allocator_if_made() noexcept {
+    return detail::made_allocator.load(std::memory_order_acquire);
+}
 // The driver beneath; made with the allocator.
 Result<Driver*> process_driver();
+
+// Makes the allocator over this driver instead, for a measurement of the entry points in a process
+// of its own. Code::InvalidValue once the allocator is made.
+Status use_driver_for_measurement(std::unique_ptr<Driver> driver, const Options& options);
 
 // Code::InvalidValue once the allocator is made.
 Status configure_process_allocator(const Options& options);

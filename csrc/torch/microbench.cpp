@@ -1,15 +1,19 @@
-#include "replay/microbench.h"
+#include "torch/microbench.h"
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <exception>
 #include <limits>
 #include <memory>
+#include <string>
 #include <thread>
 
-#include "core/allocator.h"
 #include "driver/host_driver.h"
+#include "torch/door_errors.h"
+#include "torch/process_allocator.h"
+#include "torch/stock_door.h"
 
 namespace gma {
 namespace {
@@ -49,38 +53,39 @@ double best_pair_ns(double seconds, Pair pair) {
     return best_ns / static_cast<double>(count);
 }
 
-// An allocator over a driver whose calls cost nothing. The first failure is kept and ends nothing:
-// a measurement that did not do its work is reported instead of a number.
+HostDriverConfig free_of_charge() {
+    HostDriverConfig config;
+    config.memory = HostMemory::AddressesOnly;
+    config.timeline = HostTimeline::Clock;
+    config.costs = HostCosts::Free;
+    config.capacity_bytes = 64_GiB;
+    config.lag_ns = 0;
+    return config;
+}
+
+void* allocate(Bytes bytes) { return gma_malloc(bytes, kDevice, nullptr); }
+void release(void* pointer, Bytes bytes) { gma_free(pointer, bytes, kDevice, nullptr); }
+void pair(Bytes bytes) { release(allocate(bytes), bytes); }
+
+// The entry points over a driver whose calls cost nothing. A measurement that did not do its work
+// is reported instead of a number: gma_malloc throws, and what gma_free kept is asked for.
 class Bench {
 public:
-    static Result<std::unique_ptr<Bench>> open(const Options& options) {
-        auto bench = std::make_unique<Bench>();
-        auto allocator = Allocator::create(bench->driver_, options);
-        if (!allocator) { return allocator.status(); }
-        bench->allocator_ = std::move(*allocator);
-        return bench;
+    Bench() = default;
+    ~Bench() {
+        for (void* const pointer : live_) { release(pointer, kUnitBytes); }
     }
-
-    Bench() : driver_(config()) {}
-
-    void pair(Bytes bytes) {
-        const Result<Address> address = allocator_->allocate(kDevice, bytes, nullptr);
-        if (!address || !allocator_->free(*address).ok()) {
-            failed_.store(true, std::memory_order_relaxed);
-        }
-    }
+    Bench(const Bench&) = delete;
+    Bench& operator=(const Bench&) = delete;
 
     void add_live(std::size_t count) {
-        for (; live_ < count; ++live_) {
-            if (!allocator_->allocate(kDevice, kUnitBytes, nullptr)) {
-                failed_.store(true, std::memory_order_relaxed);
-            }
-        }
+        live_.reserve(count);
+        while (live_.size() < count) { live_.push_back(allocate(kUnitBytes)); }
     }
 
     // Every thread does the same number of pairs; the wall time of all divided by that number.
     double threads_pair_ns(int thread_count, double seconds) {
-        const double one_ns = best_pair_ns(seconds / 4, [this] { pair(kUnitBytes); });
+        const double one_ns = best_pair_ns(seconds / 4, [] { pair(kUnitBytes); });
         const auto pairs = static_cast<std::uint64_t>(
             std::max(seconds * 1e9 / kRepetitions / std::max(one_ns, 1.0), 1000.0));
         double best_ns = std::numeric_limits<double>::max();
@@ -90,34 +95,19 @@ public:
         return best_ns / static_cast<double>(pairs);
     }
 
-    Status status() const {
-        return failed_.load() ? Status(Code::DriverFailed,
-                                       "an allocation or a free failed while "
-                                       "its time was taken")
-                              : Status();
-    }
+    bool has_failed() const { return thread_failed_.load(); }
 
 private:
-    static HostDriverConfig config() {
-        HostDriverConfig config;
-        config.memory = HostMemory::AddressesOnly;
-        config.timeline = HostTimeline::Clock;
-        config.costs = HostCosts::Free;
-        config.capacity_bytes = 64_GiB;
-        config.lag_ns = 0;
-        return config;
-    }
-
     double threads_wall_ns(int thread_count, std::uint64_t pairs) {
         std::atomic<int> ready{0};
         std::atomic<bool> started{false};
         std::vector<std::thread> threads;
         for (int i = 0; i < thread_count; ++i) {
             threads.emplace_back([&] {
-                pair(kUnitBytes);
+                pairs_of_thread(1);
                 ready.fetch_add(1);
                 while (!started.load(std::memory_order_acquire)) { std::this_thread::yield(); }
-                for (std::uint64_t done = 0; done < pairs; ++done) { pair(kUnitBytes); }
+                pairs_of_thread(pairs);
             });
         }
         while (ready.load() < thread_count) { std::this_thread::yield(); }
@@ -127,38 +117,51 @@ private:
         return now_ns() - start;
     }
 
-    HostDriver driver_;
-    std::unique_ptr<Allocator> allocator_;
-    std::size_t live_ = 0;
-    std::atomic<bool> failed_{false};
+    void pairs_of_thread(std::uint64_t count) {
+        try {
+            for (std::uint64_t done = 0; done < count; ++done) { pair(kUnitBytes); }
+        } catch (const std::exception&) {  // leaving a thread, it would end the process
+            thread_failed_.store(true);
+        }
+    }
+
+    std::vector<void*> live_;
+    std::atomic<bool> thread_failed_{false};
 };
 
-}  // namespace
-
-Result<Microbench> microbench(const Options& options, double seconds) {
+Microbench measure(Bench& bench, double seconds) {
     Microbench result;
-    auto opened = Bench::open(options);
-    if (!opened) { return opened.status(); }
-    Bench& bench = **opened;
     for (const Bytes bytes : kSizes) {
         result.malloc_pair_ns.emplace_back(bytes, best_pair_ns(seconds, [bytes] {
                                                void* memory = std::malloc(bytes);
                                                escape(memory);
                                                std::free(memory);
                                            }));
-        result.pair_ns.emplace_back(bytes,
-                                    best_pair_ns(seconds, [&bench, bytes] { bench.pair(bytes); }));
+        result.pair_ns.emplace_back(bytes, best_pair_ns(seconds, [bytes] { pair(bytes); }));
     }
     for (const int count : kThreadCounts) {
         result.thread_pair_ns.emplace_back(count, bench.threads_pair_ns(count, seconds));
     }
     for (const std::size_t count : kLiveCounts) {
         bench.add_live(count);
-        result.live_pair_ns.emplace_back(
-            count, best_pair_ns(seconds, [&bench] { bench.pair(kUnitBytes); }));
+        result.live_pair_ns.emplace_back(count, best_pair_ns(seconds, [] { pair(kUnitBytes); }));
     }
-    if (Status status = bench.status(); !status.ok()) { return status; }
     return result;
+}
+
+}  // namespace
+
+Result<Microbench> microbench(const Options& options, double seconds) {
+    Status status =
+        use_driver_for_measurement(std::make_unique<HostDriver>(free_of_charge()), options);
+    if (!status.ok()) { return status; }
+    std::string why = "an allocation or a free failed while its time was taken";
+    try {
+        Bench bench;
+        Microbench result = measure(bench, seconds);
+        if (!bench.has_failed() && take_door_errors().total_count == 0) { return result; }
+    } catch (const std::exception& error) { why += std::string(": ") + error.what(); }
+    return Status(Code::DriverFailed, why);
 }
 
 }  // namespace gma

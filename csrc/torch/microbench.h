@@ -1,4 +1,5 @@
-// What one allocate + free costs on this host, beside malloc + free in the same run.
+// What one allocate + free through the C entry points costs on this host, beside malloc + free in
+// the same run.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,9 @@ struct Microbench {
     std::vector<std::pair<int, double>> thread_pair_ns;        // 512 B, by threads doing the loop
 };
 
-// `seconds` is how long each single measurement may take, roughly.
+// `seconds` is how long each single measurement may take, roughly. The process's allocator becomes
+// one over the host driver, so measure in a process that serves no memory: once it does,
+// Code::InvalidValue.
 Result<Microbench> microbench(const Options& options, double seconds);
 
 }  // namespace gma
