@@ -65,6 +65,7 @@ public:
     virtual void recycle(Event event) noexcept = 0;
 
     // A number that no other stream of the process ever has, although handles are used again.
+    // Never ask a capturing stream: CUDA refuses to answer (900), and the capture is lost.
     virtual Result<std::uint64_t> stream_id(int device, Stream stream) = 0;
     virtual Result<bool> capturing(int device, Stream stream) = 0;
     // The host waits for everything on the device; only for a stream that was destroyed unfenced.

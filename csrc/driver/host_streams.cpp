@@ -26,11 +26,7 @@ HostStreams::HostStreams(const HostDriverConfig& config, HostCalls& calls)
 Result<Event> HostStreams::record(int device, Stream stream) {
     Queue& queue = queue_of(device, stream);
     if (queue.is_destroyed) { return destroyed_stream("record"); }
-    if (queue.is_capturing) {
-        ++capture_violations_;
-        return Status(Code::DriverFailed, "record failed: the stream is capturing",
-                      kCudaCaptureUnsupported);
-    }
+    if (queue.is_capturing) { return refuse_capturing("record"); }
     calls_.charge(Call::Event, 0);
     push(queue, {});
     Mark mark{.own = {{&queue, queue.queued_count}, kNever}, .after = {}};
@@ -55,11 +51,7 @@ Status HostStreams::wait(Stream stream, Event event) {
     if (mark == nullptr) { return no_such_event("wait"); }
     Queue& queue = queue_of(mark->own.point.queue->device, stream);
     if (queue.is_destroyed) { return destroyed_stream("wait"); }
-    if (queue.is_capturing) {
-        ++capture_violations_;
-        return Status(Code::DriverFailed, "wait failed: the stream is capturing",
-                      kCudaCaptureUnsupported);
-    }
+    if (queue.is_capturing) { return refuse_capturing("wait"); }
     calls_.charge(Call::Wait, 0);
     push(queue, {.kernel = {}, .awaited = mark->own.point});
     if (timeline_ == HostTimeline::Clock && !has_passed(*mark)) {
@@ -85,8 +77,9 @@ void HostStreams::recycle(Event event) noexcept {
 
 Result<std::uint64_t> HostStreams::stream_id(int device, Stream stream) {
     const Queue& queue = queue_of(device, stream);
-    return queue.is_destroyed ? Result<std::uint64_t>(destroyed_stream("stream_id"))
-                              : Result<std::uint64_t>(queue.id);
+    if (queue.is_destroyed) { return destroyed_stream("stream_id"); }
+    if (queue.is_capturing) { return refuse_capturing("stream_id"); }
+    return queue.id;
 }
 
 bool HostStreams::capturing(int device, Stream stream) const {
@@ -230,6 +223,12 @@ void HostStreams::run_to(const Point& point) {
     while (queue.done_count < point.position) {
         if (!step(queue)) { run_to(queue.operations[queue.first].awaited); }
     }
+}
+
+Status HostStreams::refuse_capturing(const char* name) {
+    ++capture_violations_;
+    return Status(Code::DriverFailed, std::string(name) + " failed: the stream is capturing",
+                  kCudaCaptureUnsupported);
 }
 
 Status HostStreams::refuse_while_capturing(const char* name) {

@@ -102,6 +102,7 @@ private:
     void push(Queue& queue, Operation operation);
     bool step(Queue& queue);
     void run_to(const Point& point);
+    Status refuse_capturing(const char* name);
     Status refuse_while_capturing(const char* name);
 
     const HostTimeline timeline_;

@@ -91,7 +91,8 @@ public:
                 .fill = fill,
                 .read_byte = read_byte,
                 .first_stream = stream(1),
-                .second_stream = stream(2)};
+                .second_stream = stream(2),
+                .is_strict = on_stand_in()};
     }
 
 private:
@@ -256,6 +257,38 @@ TEST_CASE("cuda driver: stand-in: a capture elsewhere does not stop memory calls
     CHECK(require_value(driver.passed(event)));
     require_ok(driver.synchronize(event));
     set_capturing(0x70000, 0);
+    driver.recycle(event);
+}
+
+TEST_CASE("cuda driver: stand-in: a capturing stream loses its capture over its id") {
+    if (was_run_on_stand_in()) { return; }
+    Card card;
+    Driver& driver = card.driver();
+    const Stream stream = card.stream(7);
+    const Stream other = card.stream(8);
+    const Event event = require_value(driver.record(0, other));
+    auto& capture_status = rig_function<int(void*, int*)>("cuStreamIsCapturing");
+    const auto status_of_capture = [&] {
+        int status = -1;
+        REQUIRE(capture_status(stream, &status) == 0);
+        return status;
+    };
+    auto& set_capturing = rig_function<SetCapturing>("rig_set_capturing");
+    set_capturing(reinterpret_cast<std::uintptr_t>(stream), 1);
+    require_value(driver.stream_id(0, other));
+    require_ok(driver.wait(other, event));
+    CHECK(status_of_capture() == 1);  // CU_STREAM_CAPTURE_STATUS_ACTIVE
+    const Status refused = driver.stream_id(0, stream).status();
+    CHECK(refused.driver_code() == 900);
+    CHECK(refused.message() ==
+          "cuStreamGetId(device 0) failed: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (900)");
+    CHECK(status_of_capture() == 2);  // ..._INVALIDATED
+    CHECK(require_value(driver.capturing(0, stream)));
+    set_capturing(reinterpret_cast<std::uintptr_t>(stream), 1);
+    check_refused(driver.wait(stream, event));
+    CHECK(status_of_capture() == 2);
+    set_capturing(reinterpret_cast<std::uintptr_t>(stream), 0);
+    require_value(driver.stream_id(0, stream));
     driver.recycle(event);
 }
 

@@ -147,15 +147,17 @@ TEST_CASE("timelines: what a capture forbids is refused and counted") {
     CHECK_FALSE(require_value(driver.capturing(0, kSecond)));
     check_refused(driver.record(0, kFirst).status());
     check_refused(driver.wait(kFirst, event));
+    check_refused(driver.stream_id(0, kFirst).status());
     check_refused(driver.passed(event).status());
     check_refused(driver.synchronize(event));
     check_refused(driver.synchronize_device(0));
-    CHECK(driver.capture_violations() == 5);
+    CHECK(driver.capture_violations() == 6);
+    require_value(driver.stream_id(0, kSecond));
     require_value(driver.record(0, kSecond));
     require_value(driver.create(0, 2_MiB));
     driver.set_capturing(kFirst, false);
     CHECK_FALSE(passed(driver, event));
-    CHECK(driver.capture_violations() == 5);
+    CHECK(driver.capture_violations() == 6);
 }
 
 TEST_CASE("clock: an event passes one lag after it was recorded") {

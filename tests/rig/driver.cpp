@@ -102,8 +102,10 @@ RIG_EXPORT CUresult cuCtxGetDevice(CUdevice* device) {
 }
 RIG_EXPORT CUresult cuCtxSynchronize() {
     RIG_COUNT();
+    // In relaxed mode too: it would wait for a stream that captures.
+    if (rig::any_capturing()) { return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED; }
     rig::finish_all();
-    return forbidden_in_capture();
+    return CUDA_SUCCESS;
 }
 
 // --- memory -----------------------------------------------------------------------------------
@@ -180,12 +182,23 @@ RIG_EXPORT CUresult cuMemGetAddressRange(CUdeviceptr* base, std::size_t* bytes,
 
 // --- streams and events ---------------------------------------------------------------------
 RIG_EXPORT CUresult cuStreamGetId(CUstream stream, unsigned long long* id) {
+    RIG_COUNT();
     *id = rig::stream_id(number(stream));
-    return CUDA_SUCCESS;
+    // A capturing stream has an id and tells it to nobody: seen on driver 580.
+    return rig::forbid_in_capture(number(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 RIG_EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
-    const bool capturing = rig::capturing(number(stream));
-    *status = capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    switch (rig::capture(number(stream))) {
+        case rig::Capture::None:
+            *status = CU_STREAM_CAPTURE_STATUS_NONE;
+            break;
+        case rig::Capture::Active:
+            *status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+            break;
+        case rig::Capture::Invalid:
+            *status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+            break;
+    }
     return CUDA_SUCCESS;
 }
 RIG_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
@@ -194,14 +207,21 @@ RIG_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode)
 }
 RIG_EXPORT CUresult cuStreamSynchronize(CUstream stream) {
     RIG_COUNT();
-    rig::finish(number(stream));
-    return CUDA_SUCCESS;
+    const CUresult forbidden =
+        rig::forbid_in_capture(number(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    if (forbidden == CUDA_SUCCESS) { rig::finish(number(stream)); }
+    return forbidden;
 }
 RIG_EXPORT CUresult cuStreamQuery(CUstream stream) {
     return rig::idle(number(stream)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 RIG_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
     RIG_COUNT();
+    if (!rig::captured(number(event))) {  // a capture cannot depend on work outside it
+        const CUresult forbidden =
+            rig::forbid_in_capture(number(stream), CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+        if (forbidden != CUDA_SUCCESS) { return forbidden; }
+    }
     rig::stream_waits(number(stream), number(event));
     return CUDA_SUCCESS;
 }
@@ -224,12 +244,14 @@ RIG_EXPORT CUresult cuEventQuery(CUevent event) {
     RIG_COUNT();
     const CUresult forbidden = forbidden_in_capture();
     if (forbidden != CUDA_SUCCESS) { return forbidden; }
+    if (rig::captured(number(event))) { return CUDA_ERROR_CAPTURED_EVENT; }
     return rig::passed(number(event)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 RIG_EXPORT CUresult cuEventSynchronize(CUevent event) {
     RIG_COUNT();
     const CUresult forbidden = forbidden_in_capture();
     if (forbidden != CUDA_SUCCESS) { return forbidden; }
+    if (rig::captured(number(event))) { return CUDA_ERROR_CAPTURED_EVENT; }
     rig::host_waits(number(event));
     return CUDA_SUCCESS;
 }
@@ -251,6 +273,9 @@ RIG_EXPORT CUresult cuGetErrorName(CUresult result, const char** name) {
             break;
         case CUDA_ERROR_NOT_SUPPORTED:
             *name = "CUDA_ERROR_NOT_SUPPORTED";
+            break;
+        case CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
+            *name = "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED";
             break;
         default:
             *name = "CUDA_ERROR_OF_THE_RIG";

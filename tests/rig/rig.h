@@ -66,12 +66,16 @@ bool idle(std::uintptr_t stream);
 std::uintptr_t create_event();
 void destroy_event(std::uintptr_t event);
 void record(std::uintptr_t event, std::uintptr_t stream);
+bool captured(std::uintptr_t event);  // recorded in a capture: it is a part of the graph only
 bool passed(std::uintptr_t event);
 void host_waits(std::uintptr_t event);
 void stream_waits(std::uintptr_t stream, std::uintptr_t event);
 
+// A capture that a forbidden call has met is invalid: it goes on, and ends in an error.
+enum class Capture { None, Active, Invalid };
 void set_capturing(std::uintptr_t stream, bool capturing);
-bool capturing(std::uintptr_t stream);
+Capture capture(std::uintptr_t stream);
+CUresult forbid_in_capture(std::uintptr_t stream, CUresult error);  // CUDA_SUCCESS outside one
 bool any_capturing();
 
 }  // namespace rig

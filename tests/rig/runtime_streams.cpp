@@ -28,8 +28,15 @@ T placeholder() {
 }
 
 cudaStreamCaptureStatus status_of(cudaStream_t stream) {
-    return rig::capturing(number(stream)) ? cudaStreamCaptureStatusActive
-                                          : cudaStreamCaptureStatusNone;
+    switch (rig::capture(number(stream))) {
+        case rig::Capture::None:
+            return cudaStreamCaptureStatusNone;
+        case rig::Capture::Active:
+            return cudaStreamCaptureStatusActive;
+        case rig::Capture::Invalid:
+            return cudaStreamCaptureStatusInvalidated;
+    }
+    return cudaStreamCaptureStatusNone;
 }
 
 }  // namespace
@@ -115,9 +122,10 @@ RIG_EXPORT cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCap
     return cudaSuccess;
 }
 RIG_EXPORT cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+    const bool is_invalid = rig::capture(number(stream)) == rig::Capture::Invalid;
     rig::set_capturing(number(stream), false);
-    *graph = placeholder<cudaGraph_t>();
-    return cudaSuccess;
+    *graph = is_invalid ? nullptr : placeholder<cudaGraph_t>();
+    return is_invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
 }
 RIG_EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
     *status = status_of(stream);

@@ -18,11 +18,12 @@ struct StreamState {
     std::uint64_t queued = 0;
     std::uint64_t done = 0;
     bool slow = false;
-    bool capturing = false;
+    Capture capture = Capture::None;
     std::vector<Point> waits;  // points of other streams that later work here follows
 };
 struct EventState {
     std::vector<Point> after;  // empty: never recorded, which counts as passed
+    bool captured = false;
 };
 
 struct Timeline {
@@ -136,11 +137,18 @@ void record(std::uintptr_t event, std::uintptr_t stream) {
     Timeline& all = timeline();
     const std::lock_guard<std::mutex> lock(all.mutex);
     StreamState& state = all.stream(key(stream));
+    all.events[event].captured = state.capture != Capture::None;
     ++state.queued;
     if (!state.slow) { state.done = state.queued; }
     std::erase_if(state.waits, [&](const Point& point) { return all.reached(point); });
     all.events[event].after = state.waits;
     all.events[event].after.push_back({key(stream), state.queued});
+}
+
+bool captured(std::uintptr_t event) {
+    Timeline& all = timeline();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    return all.events[event].captured;
 }
 
 bool passed(std::uintptr_t event) {
@@ -168,20 +176,29 @@ void stream_waits(std::uintptr_t stream, std::uintptr_t event) {
 void set_capturing(std::uintptr_t stream, bool capturing) {
     Timeline& all = timeline();
     const std::lock_guard<std::mutex> lock(all.mutex);
-    all.stream(key(stream)).capturing = capturing;
+    all.stream(key(stream)).capture = capturing ? Capture::Active : Capture::None;
 }
 
-bool capturing(std::uintptr_t stream) {
+Capture capture(std::uintptr_t stream) {
     Timeline& all = timeline();
     const std::lock_guard<std::mutex> lock(all.mutex);
-    return all.stream(key(stream)).capturing;
+    return all.stream(key(stream)).capture;
+}
+
+CUresult forbid_in_capture(std::uintptr_t stream, CUresult error) {
+    Timeline& all = timeline();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    StreamState& state = all.stream(key(stream));
+    if (state.capture == Capture::None) { return CUDA_SUCCESS; }
+    state.capture = Capture::Invalid;
+    return error;
 }
 
 bool any_capturing() {
     Timeline& all = timeline();
     const std::lock_guard<std::mutex> lock(all.mutex);
     for (const auto& [handle, state] : all.streams) {
-        if (state.capturing) { return true; }
+        if (state.capture != Capture::None) { return true; }
     }
     return false;
 }
