@@ -159,12 +159,13 @@ Result<Request> DeviceHeap::request_locked(Bytes bytes, Stream stream) {
     request.bytes = round_up(std::max(bytes, Bytes{1}), kUnitBytes);
     if (kind_ == Strategy::Paged) { request.bytes = std::max(request.bytes, Arena::kGranuleBytes); }
     request.stream = stream;
+    const bool captures = !routes_.empty() && captures_locked(stream);
     if (!routes_.empty()) {
         request.pool = pool_for_locked(stream);
-        request.capturing = capturing_locked(stream, request.pool);
+        request.capturing = others_capture_locked(stream, request.pool) || captures;
     }
     // To ask a capturing stream for its id would end the capture.
-    if (stream != nullptr && !request.capturing) {
+    if (stream != nullptr && !captures) {
         Result<std::uint64_t> id = driver_.stream_id(device_, stream);
         if (!id) { return id.status(); }
         request.stream_id = *id;
@@ -172,18 +173,20 @@ Result<Request> DeviceHeap::request_locked(Bytes bytes, Stream stream) {
     return request;
 }
 
-// Whether this stream or one that a pool was begun for captures: what a capture forbids is forbidden
-// to all. One that does not answer is taken for one that does.
-bool DeviceHeap::capturing_locked(Stream stream, PoolId pool) {
+// One that does not answer is taken for one that does.
+bool DeviceHeap::captures_locked(Stream stream) {
+    const Result<bool> capturing = driver_.capturing(device_, stream);
+    return !capturing || *capturing;
+}
+
+// Whether a stream that a pool was begun for captures: what a capture forbids is forbidden to all.
+bool DeviceHeap::others_capture_locked(Stream stream, PoolId pool) {
     if (pool != PoolId{} &&
         std::find(pool_streams_.begin(), pool_streams_.end(), stream) == pool_streams_.end()) {
         pool_streams_.push_back(stream);
     }
-    const auto captures = [this](Stream asked) {
-        const Result<bool> capturing = driver_.capturing(device_, asked);
-        return !capturing || *capturing;
-    };
-    return captures(stream) || std::any_of(pool_streams_.begin(), pool_streams_.end(), captures);
+    return std::any_of(pool_streams_.begin(), pool_streams_.end(),
+                       [this](Stream asked) { return captures_locked(asked); });
 }
 
 PoolId DeviceHeap::pool_for_locked(Stream stream) const {

@@ -82,7 +82,8 @@ private:
     Result<Address> allocate_small(Bytes bytes, Stream stream);
     Result<ThreadCache*> borrow_cache(Stream stream);
     Result<Request> request_locked(Bytes bytes, Stream stream);
-    bool capturing_locked(Stream stream, PoolId pool);
+    bool captures_locked(Stream stream);
+    bool others_capture_locked(Stream stream, PoolId pool);
     PoolId pool_for_locked(Stream stream) const;
     // While a pool is begun, a capture may be under way.
     PendingFrees::Defer deferral_locked() const {

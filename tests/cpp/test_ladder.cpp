@@ -326,6 +326,25 @@ TEST_CASE("no call that a capture forbids, whoever asks") {
     world.check_nothing_left();
 }
 
+TEST_CASE("a stream that does not capture keeps its own memory during a capture") {
+    PatternWorld world(kPaged, card());
+    const Address cached = world.allocate(3_MiB, kTwo);
+    const Address kept = world.allocate(1_MiB, kTwo);
+    REQUIRE(world.free(cached).ok());
+    const PoolId pool{1, 2};
+    REQUIRE(world.allocator->begin_pool(0, pool, [](Stream stream) { return stream == kOne; }).ok());
+    world.driver.set_capturing(kOne, true);
+    const Address inside = world.allocate(1_MiB, kOne);
+    CHECK(world.allocate(3_MiB, kTwo) == cached);
+    CHECK(world.driver.capture_violations() == 0);
+    world.driver.set_capturing(kOne, false);
+    REQUIRE(world.allocator->end_pool(0, pool).ok());
+    REQUIRE(world.free(inside).ok());
+    REQUIRE(world.free(kept).ok());
+    REQUIRE(world.allocator->release_pool(0, pool).ok());
+    world.check_nothing_left();
+}
+
 TEST_CASE("exported memory stays put, also when its block is freed") {
     for (const char* options : {kPaged, "strategy:split", "strategy:direct"}) {
         CAPTURE(std::string(options));
