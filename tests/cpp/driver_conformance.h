@@ -33,7 +33,8 @@ T require_value(Result<T> result) {
 }
 
 // A refusal leaves everything as it was, and says which call it was.
-inline void check_refused(const Status& status, const char* rule = "a call must be refused") {
+inline void check_refused(const Status& status,
+                          const std::string& rule = "a call must be refused") {
     INFO(rule);
     CHECK_FALSE(status.ok());
     CHECK(status.code() == Code::DriverFailed);
@@ -92,7 +93,7 @@ private:
         return status;
     }
     // What a strict driver refuses, and a card may allow: there it is told, not checked.
-    void check_refused_if_strict(const Status& status, const char* rule) {
+    void check_refused_if_strict(const Status& status, const std::string& rule) {
         if (access_.is_strict) {
             check_refused(status, rule);
         } else {
