@@ -204,7 +204,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         if not self.setting.fits_is_promised or self.pools or self.ended:
             return False
         page = self.setting.page
-        pages = set()
+        pages: set[int] = set()
         for address, block in self.blocks.items():
             if block.device == device:
                 around = SLAB if block.size <= SMALL else 0  # its slab lies about it
@@ -244,8 +244,8 @@ class AllocatorMachine(RuleBasedStateMachine):
         if handle == block.stream:
             self.kernel("check", address, handle)
             return
-        # A user makes the reader wait for the writer; here the writer is done.
-        self.ask("advance", block.device, block.stream, 1 << 40)
+        # A user makes the reader wait for the writer.
+        self.ask("order", block.device, block.stream, handle)
         self.kernel("check", address, handle)
 
     @rule(device=devices, stream=streams, count=st.integers(1, 12))

@@ -3,6 +3,7 @@
 //   allocate DEVICE BYTES STREAM     -> ok ADDRESS | oom | error TEXT
 //   free ADDRESS   record ADDRESS STREAM
 //   write|check DEVICE STREAM ADDRESS BYTES PATTERN    (a kernel is queued)
+//   order DEVICE FIRST THEN          (later work of one stream comes after the other's until now)
 //   advance DEVICE STREAM COUNT      -> ok DONE
 //   drain   trim DEVICE BYTES   limit DEVICE BYTES
 //   begin DEVICE POOL STREAM   end DEVICE POOL   release DEVICE POOL
@@ -83,6 +84,13 @@ private:
         if (command == "advance") {
             const Stream which = stream(in);
             return reply({}, joined(driver_.advance(which, next<std::size_t>(in), device)));
+        }
+        if (command == "order") {
+            const Result<Event> event = driver_.record(device, stream(in));
+            if (!event) { return reply(event.status()); }
+            const Status status = driver_.wait(stream(in), *event);
+            driver_.recycle(*event);
+            return reply(status);
         }
         if (command == "trim") {
             const Result<Bytes> given = allocator_->trim(device, next<Bytes>(in));
