@@ -43,15 +43,20 @@ struct Place {
 };
 
 template <class Heaps>
-Place place_of(AddressMap& addresses, Heaps& heaps, Address address) {
-    if (Arena* arena = addresses.find(address); arena != nullptr) {
-        return {heaps[static_cast<std::size_t>(arena->key().device)].get(),
-                arena->tagged_start(address)};
-    }
+Place search_heaps(Heaps& heaps, Address address) {
     for (auto& heap : heaps) {
         if (heap->owns(address)) { return {heap.get(), 0}; }
     }
     return {};
+}
+
+template <class Heaps>
+inline Place place_of(AddressMap& addresses, Heaps& heaps, Address address) {
+    if (Arena* arena = addresses.find(address); arena != nullptr) [[likely]] {
+        return {heaps[static_cast<std::size_t>(arena->key().device)].get(),
+                arena->tagged_start(address)};
+    }
+    return search_heaps(heaps, address);
 }
 
 Status foreign(Address address) {
@@ -119,12 +124,14 @@ Result<Address> Allocator::allocate(int device, Bytes bytes, Stream stream) {
     GMA_AUDITED_CALL;
     if (bytes == 0) { return Address{0}; }
     if (!state_->usable(device)) [[unlikely]] { return state_->check_device(device); }
+    DeviceHeap& heap = *state_->heaps[static_cast<std::size_t>(device)];
+    const Address hit = heap.take_small(bytes, stream);
+    if (hit != 0 && !state_->events.on()) [[likely]] { return hit; }
     if (bytes >= kMaxRequestBytes) {
         return Status(Code::OutOfMemory,
                       "CUDA out of memory. Tried to allocate more than 1EB memory.");
     }
-    DeviceHeap& heap = *state_->heaps[static_cast<std::size_t>(device)];
-    Result<Address> address = heap.allocate(bytes, stream);
+    Result<Address> address = hit != 0 ? hit : heap.allocate(bytes, stream);
     if (state_->events.on()) [[unlikely]] { note_allocation(heap, device, bytes, stream, address); }
     return address;
 }
@@ -169,7 +176,7 @@ Status Allocator::free(Address address) {
     GMA_AUDITED_CALL;
     if (address == 0 || state_->fork_guard.forked()) { return {}; }
     const Place place = place_of(state_->addresses, state_->heaps, address);
-    if (place.heap == nullptr) { return foreign(address); }
+    if (place.heap == nullptr) [[unlikely]] { return foreign(address); }
     if (state_->events.on()) [[unlikely]] {
         if (const auto block = place.heap->describe(address, place.tagged)) {
             state_->events.add(*block);

@@ -78,15 +78,6 @@ std::unique_ptr<HeapStrategy> DeviceHeap::make_strategy(Strategy kind) {
 
 Result<Address> DeviceHeap::allocate(Bytes bytes, Stream stream) {
     if (bytes <= kSmallMaxBytes && small_path_open_.load(std::memory_order_relaxed)) {
-        if (ThreadCache* cache = find_thread_cache(id_, stream); cache != nullptr) {
-            const Address address = cache->take(size_class(bytes), bytes);
-            if (address != 0 && !cache->flush_due()) { return address; }
-            if (address != 0) {
-                std::lock_guard guard(lock_);
-                flush_locked(*cache);
-                return address;
-            }
-        }
         return allocate_small(bytes, stream);
     }
     return allocate_large(bytes, stream);
@@ -215,25 +206,25 @@ Result<Address> DeviceHeap::allocate_large(Bytes bytes, Stream stream) {
     return block->address;
 }
 
-Status DeviceHeap::free(Address address, std::uintptr_t tagged) {
-    if ((tagged & 1) != 0) {
-        auto* slab = reinterpret_cast<Slab*>(tagged - 1);
-        Slab* emptied = nullptr;
-        switch (slab->cache->put(slab, address, emptied)) {
-            case ThreadCache::Freed::Kept:
-                return {};
-            case ThreadCache::Freed::SlabEmpty: {
-                std::lock_guard guard(lock_);
-                return_slab_locked(emptied);
-                return {};
-            }
-            case ThreadCache::Freed::Recorded:
-                return free_recorded_object(slab, address);
-            case ThreadCache::Freed::NotAllocated:
-                break;
+Status DeviceHeap::finish_small_free(ThreadCache::Freed freed, Slab* slab, Address address,
+                                     Slab* emptied) {
+    switch (freed) {
+        case ThreadCache::Freed::Kept:
+            return {};
+        case ThreadCache::Freed::SlabEmpty: {
+            std::lock_guard guard(lock_);
+            return_slab_locked(emptied);
+            return {};
         }
-        return {Code::InvalidValue, "free of a block that is not allocated (freed twice?)"};
+        case ThreadCache::Freed::Recorded:
+            return free_recorded_object(slab, address);
+        case ThreadCache::Freed::NotAllocated:
+            break;
     }
+    return {Code::InvalidValue, "free of a block that is not allocated (freed twice?)"};
+}
+
+Status DeviceHeap::free_large(Address address) {
     std::lock_guard guard(lock_);
     flush_own_locked();
     return free_large_locked(address, strategy_->find(address));
@@ -380,6 +371,11 @@ void DeviceHeap::count_reserved_locked() {
     for (StatPool pool : {StatPool::All, StatPool::Large}) {
         statistics_.reserved_bytes[static_cast<std::size_t>(pool)].set(reserved);
     }
+}
+
+void DeviceHeap::flush(ThreadCache& cache) {
+    std::lock_guard guard(lock_);
+    flush_locked(cache);
 }
 
 void DeviceHeap::flush_locked(ThreadCache& cache) {

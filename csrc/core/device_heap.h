@@ -22,6 +22,7 @@
 #include "core/pending_frees.h"
 #include "core/strategy.h"
 #include "core/thread_cache.h"
+#include "core/thread_registry.h"
 
 namespace gma {
 
@@ -35,9 +36,29 @@ public:
     DeviceHeap& operator=(const DeviceHeap&) = delete;
     ~DeviceHeap();
 
+    // From the thread's own slabs, without the heap's lock; 0: allocate() has to see.
+    Address take_small(Bytes bytes, Stream stream) {
+        if (bytes > kSmallMaxBytes || !small_path_open_.load(std::memory_order_relaxed)) {
+            return 0;
+        }
+        ThreadCache* cache = find_thread_cache(id_, stream);
+        if (cache == nullptr) [[unlikely]] { return 0; }
+        const Address address = cache->take(size_class(bytes), bytes);
+        if (cache->flush_due()) [[unlikely]] { flush(*cache); }
+        return address;
+    }
     Result<Address> allocate(Bytes bytes, Stream stream);
     // `tagged` is what the address map found: a slab (bit 0), a block, or 0.
-    Status free(Address address, std::uintptr_t tagged);
+    Status free(Address address, std::uintptr_t tagged) {
+        if ((tagged & 1) != 0) [[likely]] {
+            auto* slab = reinterpret_cast<Slab*>(tagged - 1);
+            Slab* emptied = nullptr;
+            const ThreadCache::Freed freed = slab->cache->put(slab, address, emptied);
+            if (freed == ThreadCache::Freed::Kept) [[likely]] { return {}; }
+            return finish_small_free(freed, slab, address, emptied);
+        }
+        return free_large(address);
+    }
     Status record_stream(Address address, std::uintptr_t tagged, Stream stream);
     // Whether a block of this device starts at `address`, for addresses outside arenas.
     bool owns(Address address);
@@ -102,6 +123,8 @@ private:
                                     std::string cause);
     Status fall_back_to_split_locked(const Status& why);
 
+    Status finish_small_free(ThreadCache::Freed freed, Slab* slab, Address address, Slab* emptied);
+    Status free_large(Address address);
     Status free_large_locked(Address address, Block* block);
     Status free_recorded_object(Slab* slab, Address address);
     void complete_locked(const std::vector<PendingFree>& done);
@@ -111,6 +134,7 @@ private:
     void give_locked(Block* block);
     void settle_locked();
     void poll_locked();
+    void flush(ThreadCache& cache);
     void flush_locked(ThreadCache& cache);
     void flush_own_locked();
     void count_large_locked(const Block* block, int sign);

@@ -48,7 +48,8 @@ public:
             if (fence.count >= count) { return fence; }
         }
         // A destroyed stream's handle may name another stream by now: its event would say nothing.
-        if (stream_ != nullptr) {
+        // Id 0: the stream was first met while it captured, and could not be asked.
+        if (stream_ != nullptr && stream_id_ != 0) {
             Result<std::uint64_t> id = driver_.stream_id(device_, stream_);
             if (!id) { return id.status(); }
             if (*id != stream_id_) {

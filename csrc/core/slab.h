@@ -25,6 +25,7 @@ struct Slab {
           base(slab_block->address),
           object_bytes(static_cast<std::uint32_t>(class_bytes(class_index))),
           object_count(static_cast<std::uint32_t>(kBytes / object_bytes)),
+          reciprocal(((1ULL << 32) + object_bytes - 1) / object_bytes),
           free_count(object_count),
           size_class(class_index) {
         for (std::uint32_t i = 0; i < object_count; ++i) { set(free_bits, i); }
@@ -54,7 +55,8 @@ struct Slab {
     // The object that starts at `address`, or object_count if none does.
     std::uint32_t index_of(Address address) const {
         const auto offset = static_cast<std::uint32_t>(address - base);
-        const std::uint32_t index = offset / object_bytes;
+        // offset / object_bytes, exact below 64 KiB: a division would be a third of a free's time.
+        const auto index = static_cast<std::uint32_t>((offset * reciprocal) >> 32);
         return index < object_count && index * object_bytes == offset ? index : object_count;
     }
     bool full() const { return free_count == 0; }
@@ -65,6 +67,7 @@ struct Slab {
     const Address base;
     const std::uint32_t object_bytes;
     const std::uint32_t object_count;
+    const std::uint64_t reciprocal;  // of object_bytes, times 2^32, rounded up
     std::uint32_t free_count;
     const int size_class;
     Bits free_bits{};
@@ -72,6 +75,8 @@ struct Slab {
     std::array<std::uint16_t, kMaxObjects> unused_bytes{};  // object_bytes - requested
 };
 
+// The reciprocal's rounding error, below object_bytes / 2^32, never reaches the next multiple.
+static_assert(Slab::kBytes * class_bytes(kClassCount - 1) < 1ULL << 32);
 static_assert(class_bytes(kClassCount - 1) <= Slab::kBytes / 8, "a slab holds several objects");
 
 }  // namespace gma

@@ -2,37 +2,11 @@
 
 namespace gma {
 
-Address ThreadCache::take(int class_index, Bytes requested_bytes) {
-    std::lock_guard guard(lock_);
-    Bin& bin = bins_[static_cast<std::size_t>(class_index)];
-    Slab* slab = bin.current;
-    if (slab == nullptr) { return 0; }
-    if (slab->full()) {
-        if (bin.with_room.empty()) { return 0; }
-        slab = bin.current = *bin.with_room.begin();
-        bin.with_room.erase(bin.with_room.begin());
-    }
-    const std::uint32_t index = slab->take();
-    slab->unused_bytes[index] = static_cast<std::uint16_t>(slab->object_bytes - requested_bytes);
-    delta_.count.add(1);
-    delta_.bytes.add(slab->object_bytes);
-    delta_.requested_bytes.add(static_cast<std::int64_t>(requested_bytes));
-    if (delta_.bytes.net() > kFlushBytes) { flush_due_.store(true, std::memory_order_relaxed); }
-    return slab->address_of(index);
-}
-
-ThreadCache::Freed ThreadCache::put(Slab* slab, Address address, Slab*& emptied) {
-    std::lock_guard guard(lock_);
-    const std::uint32_t index = slab->index_of(address);
-    if (index == slab->object_count || Slab::test(slab->free_bits, index)) {
-        return Freed::NotAllocated;
-    }
-    if (Slab::test(slab->recorded_bits, index)) { return Freed::Recorded; }
-    delta_.count.subtract(1);
-    delta_.bytes.subtract(slab->object_bytes);
-    delta_.requested_bytes.subtract(slab->object_bytes - slab->unused_bytes[index]);
-    if (delta_.bytes.net() < -kFlushBytes) { flush_due_.store(true, std::memory_order_relaxed); }
-    return return_object(slab, index, emptied);
+Slab* ThreadCache::next_with_room(Bin& bin) {
+    if (bin.with_room.empty()) { return nullptr; }
+    bin.current = *bin.with_room.begin();
+    bin.with_room.erase(bin.with_room.begin());
+    return bin.current;
 }
 
 ThreadCache::Freed ThreadCache::put_pending(Slab* slab, Address address, Slab*& emptied) {
@@ -43,10 +17,7 @@ ThreadCache::Freed ThreadCache::put_pending(Slab* slab, Address address, Slab*& 
 }
 
 // Keeps `current` the lowest slab with room, and one empty slab a class at most.
-ThreadCache::Freed ThreadCache::return_object(Slab* slab, std::uint32_t index, Slab*& emptied) {
-    Bin& bin = bins_[static_cast<std::size_t>(slab->size_class)];
-    const bool was_full = slab->full();
-    slab->put(index);
+ThreadCache::Freed ThreadCache::settle(Bin& bin, Slab* slab, bool was_full, Slab*& emptied) {
     if (was_full && slab != bin.current) {
         if (bin.current->full() || slab->base < bin.current->base) {
             if (!bin.current->full()) { bin.with_room.insert(bin.current); }
@@ -55,8 +26,7 @@ ThreadCache::Freed ThreadCache::return_object(Slab* slab, std::uint32_t index, S
             bin.with_room.insert(slab);
         }
     }
-    if (!slab->empty()) { return Freed::Kept; }
-    if (slab == bin.current && !keep_none_.load(std::memory_order_relaxed)) { return Freed::Kept; }
+    if (!slab->empty() || stays_empty(bin, slab)) { return Freed::Kept; }
     remove(bin, slab);
     emptied = slab;
     return Freed::SlabEmpty;
@@ -118,9 +88,7 @@ bool ThreadCache::count_recorded_free(Slab* slab, Address address) {
     std::lock_guard guard(lock_);
     const std::uint32_t index = slab->index_of(address);
     if (index == slab->object_count || Slab::test(slab->free_bits, index)) { return false; }
-    delta_.count.subtract(1);
-    delta_.bytes.subtract(slab->object_bytes);
-    delta_.requested_bytes.subtract(slab->object_bytes - slab->unused_bytes[index]);
+    count_free(slab, index);
     return true;
 }
 

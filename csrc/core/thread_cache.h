@@ -89,7 +89,18 @@ private:
         std::set<Slab*, LowerBase> with_room;    // the others with room
         std::set<Slab*, LowerBase> slabs;        // all
     };
+    // Only a class's current slab is kept when it is empty, and not even that with keep_none_.
+    bool stays_empty(const Bin& bin, const Slab* slab) const {
+        return slab == bin.current && !keep_none_.load(std::memory_order_relaxed);
+    }
+    void count_free(const Slab* slab, std::uint32_t index) {
+        delta_.count.subtract(1);
+        delta_.bytes.subtract(slab->object_bytes);
+        delta_.requested_bytes.subtract(slab->object_bytes - slab->unused_bytes[index]);
+    }
+    Slab* next_with_room(Bin& bin);
     Freed return_object(Slab* slab, std::uint32_t index, Slab*& emptied);
+    Freed settle(Bin& bin, Slab* slab, bool was_full, Slab*& emptied);
     void remove(Bin& bin, Slab* slab);
 
     const ArenaKey key_;
@@ -99,5 +110,51 @@ private:
     std::atomic<bool> flush_due_{false};
     std::array<Bin, kClassCount> bins_;
 };
+
+// The hits, which take nanoseconds, are inline; what changes a class's lists is not.
+
+inline Address ThreadCache::take(int class_index, Bytes requested_bytes) {
+    std::lock_guard guard(lock_);
+    Bin& bin = bins_[static_cast<std::size_t>(class_index)];
+    Slab* slab = bin.current;
+    if (slab == nullptr || slab->full()) [[unlikely]] {
+        slab = next_with_room(bin);
+        if (slab == nullptr) { return 0; }
+    }
+    const std::uint32_t index = slab->take();
+    slab->unused_bytes[index] = static_cast<std::uint16_t>(slab->object_bytes - requested_bytes);
+    delta_.count.add(1);
+    delta_.bytes.add(slab->object_bytes);
+    delta_.requested_bytes.add(static_cast<std::int64_t>(requested_bytes));
+    if (delta_.bytes.net() > kFlushBytes) [[unlikely]] {
+        flush_due_.store(true, std::memory_order_relaxed);
+    }
+    return slab->address_of(index);
+}
+
+inline ThreadCache::Freed ThreadCache::put(Slab* slab, Address address, Slab*& emptied) {
+    std::lock_guard guard(lock_);
+    const std::uint32_t index = slab->index_of(address);
+    if (index == slab->object_count || Slab::test(slab->free_bits, index)) [[unlikely]] {
+        return Freed::NotAllocated;
+    }
+    if (Slab::test(slab->recorded_bits, index)) [[unlikely]] { return Freed::Recorded; }
+    count_free(slab, index);
+    if (delta_.bytes.net() < -kFlushBytes) [[unlikely]] {
+        flush_due_.store(true, std::memory_order_relaxed);
+    }
+    return return_object(slab, index, emptied);
+}
+
+inline ThreadCache::Freed ThreadCache::return_object(Slab* slab, std::uint32_t index,
+                                                     Slab*& emptied) {
+    Bin& bin = bins_[static_cast<std::size_t>(slab->size_class)];
+    const bool was_full = slab->full();
+    slab->put(index);
+    if (was_full || (slab->empty() && !stays_empty(bin, slab))) [[unlikely]] {
+        return settle(bin, slab, was_full, emptied);
+    }
+    return Freed::Kept;
+}
 
 }  // namespace gma
