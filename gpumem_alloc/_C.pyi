@@ -42,7 +42,6 @@ class RaisePath:
     BadAlloc: RaisePath
 
 def set_raise_path(path: RaisePath) -> None: ...
-
 def replay(
     *,
     steps: Any,

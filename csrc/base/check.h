@@ -13,8 +13,8 @@ namespace gma {
 
 // No heap use here: it may run while the heap is in doubt.
 [[noreturn]] inline void assertion_failed(const char* relation, const char* must_hold,
-                                          std::uint64_t left, std::uint64_t right,
-                                          const char* file, int line) {
+                                          std::uint64_t left, std::uint64_t right, const char* file,
+                                          int line) {
     std::fprintf(stderr,
                  "gpumem_alloc: %s:%d: %s must hold (%s), but left is %" PRIu64
                  " and right is %" PRIu64 "\n",

@@ -10,14 +10,15 @@ namespace gma {
 
 enum class Code : std::uint8_t {
     Ok,
-    OutOfMemory,    // the limit or the card is full; surfaces as torch.OutOfMemoryError
-    InvalidValue,   // the caller's mistake: foreign pointer, double free, bad option
-    NotSupported,   // the device or the state cannot do this (no virtual memory management, capture)
-    DriverFailed,   // the driver refused for another reason; `driver_code` says which
-    Forked,         // the process was forked after the allocator was made
+    OutOfMemory,   // the limit or the card is full; surfaces as torch.OutOfMemoryError
+    InvalidValue,  // the caller's mistake: foreign pointer, double free, bad option
+    NotSupported,  // the device or the state cannot do this (no virtual memory management, capture)
+    DriverFailed,  // the driver refused for another reason; `driver_code` says which
+    Forked,        // the process was forked after the allocator was made
 };
 
-// One word: success costs neither memory nor a destructor's work on the paths that take nanoseconds.
+// One word: success costs neither memory nor a destructor's work on the paths that take
+// nanoseconds.
 class [[nodiscard]] Status {
 public:
     Status() = default;  // Ok
@@ -54,8 +55,8 @@ private:
 template <class T>
 class [[nodiscard]] Result {
 public:
-    Result(T value) : value_(std::move(value)) {}             // NOLINT(google-explicit-constructor)
-    Result(Status status) : status_(std::move(status)) {}     // NOLINT(google-explicit-constructor)
+    Result(T value) : value_(std::move(value)) {}          // NOLINT(google-explicit-constructor)
+    Result(Status status) : status_(std::move(status)) {}  // NOLINT(google-explicit-constructor)
 
     explicit operator bool() const { return status_.ok(); }
     T& operator*() { return value_; }

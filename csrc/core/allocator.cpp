@@ -29,8 +29,8 @@ struct Allocator::State {
     Status check_device(int device) const {
         if (usable(device)) { return {}; }
         if (fork_guard.forked()) { return fork_guard.check(); }
-        return {Code::InvalidValue, "there is no device " + std::to_string(device) + "; there are " +
-                                        std::to_string(heaps.size())};
+        return {Code::InvalidValue, "there is no device " + std::to_string(device) +
+                                        "; there are " + std::to_string(heaps.size())};
     }
 };
 
@@ -113,9 +113,9 @@ Result<std::unique_ptr<Allocator>> Allocator::create(Driver& driver, const Optio
     for (int device = 0; device < driver.device_count(); ++device) {
         Result<DeviceProperties> properties = driver.properties(device);
         if (!properties) { return properties.status(); }
-        state->heaps.push_back(std::make_unique<DeviceHeap>(
-            driver, device, *properties, state->options, state->addresses, state->callbacks,
-            state->events));
+        state->heaps.push_back(std::make_unique<DeviceHeap>(driver, device, *properties,
+                                                            state->options, state->addresses,
+                                                            state->callbacks, state->events));
     }
     return std::unique_ptr<Allocator>(new Allocator(std::move(state)));
 }
@@ -167,9 +167,9 @@ void Allocator::note_allocation(DeviceHeap& heap, int device, Bytes bytes, Strea
     }                                                                               \
     DeviceHeap& heap = *state_->heaps[static_cast<std::size_t>(device)]
 
-#define GMA_PLACE_OR_RETURN(place, address)                                                \
-    if (Status status = state_->fork_guard.check(); !status.ok()) { return status; }       \
-    const Place place = place_of(state_->addresses, state_->heaps, address);               \
+#define GMA_PLACE_OR_RETURN(place, address)                                          \
+    if (Status status = state_->fork_guard.check(); !status.ok()) { return status; } \
+    const Place place = place_of(state_->addresses, state_->heaps, address);         \
     if (place.heap == nullptr) { return foreign(address); }
 
 Status Allocator::free(Address address) {

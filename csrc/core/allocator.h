@@ -60,10 +60,10 @@ struct OutOfMemoryReport {
     Bytes limit_bytes = 0;
     Bytes live_bytes = 0;
     Bytes reserved_bytes = 0;
-    Bytes pending_bytes = 0;        // freed, but another stream may still use it
+    Bytes pending_bytes = 0;  // freed, but another stream may still use it
     Bytes private_pool_bytes = 0;
     Bytes largest_free_bytes = 0;
-    std::string cause;              // one sentence
+    std::string cause;  // one sentence
 };
 
 struct BaseAllocation {

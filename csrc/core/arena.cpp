@@ -46,9 +46,8 @@ void Arena::give(Block* block) {
     set_start(block->address, 0);
     // The arena's own stream was done with a Pending block when it was freed, not just now.
     const std::uint64_t count = block->kind == TileKind::Pending ? block->freed_at : ++free_count;
-    for_each_chunk(block->address, block->end(), [count](Chunk* chunk) {
-        chunk->freed_at = std::max(chunk->freed_at, count);
-    });
+    for_each_chunk(block->address, block->end(),
+                   [count](Chunk* chunk) { chunk->freed_at = std::max(chunk->freed_at, count); });
     --used_count_;
     block->requested_bytes = 0;
     block->recorded = false;

@@ -88,8 +88,8 @@ public:
             .load(std::memory_order_acquire);
     }
 
-    std::uint64_t free_count = 0;      // frees so far: the clock that fences and chunks refer to
-    std::uint64_t fenced_count = 0;    // frees that the newest recorded fence covers
+    std::uint64_t free_count = 0;    // frees so far: the clock that fences and chunks refer to
+    std::uint64_t fenced_count = 0;  // frees that the newest recorded fence covers
 
 private:
     std::size_t page_index(Address address) const { return (address - base_) / page_bytes_; }
@@ -115,8 +115,8 @@ private:
     FreeIndex free_;
     ByAddress roomy_;
     ByAddress holes_;
-    LazyArray<Chunk*> chunks_;           // by page
-    LazyArray<std::uintptr_t> starts_;   // by granule
+    LazyArray<Chunk*> chunks_;          // by page
+    LazyArray<std::uintptr_t> starts_;  // by granule
 };
 
 template <class Visit>

@@ -29,13 +29,13 @@ struct Block {
     Bytes requested_bytes = 0;
     Block* previous = nullptr;
     Block* next = nullptr;
-    Arena* arena = nullptr;      // paged: the arena it tiles
-    Segment* segment = nullptr;  // split, direct: the driver segment it tiles
-    Slab* slab = nullptr;        // Used, and carved into small objects
-    std::uint64_t freed_at = 0;  // Pending: the arena's free count at its free
-    std::uint32_t pin_count = 0; // exported: stays where it is
+    Arena* arena = nullptr;       // paged: the arena it tiles
+    Segment* segment = nullptr;   // split, direct: the driver segment it tiles
+    Slab* slab = nullptr;         // Used, and carved into small objects
+    std::uint64_t freed_at = 0;   // Pending: the arena's free count at its free
+    std::uint32_t pin_count = 0;  // exported: stays where it is
     TileKind kind = TileKind::Free;
-    bool recorded = false;       // a stream other than its own was recorded
+    bool recorded = false;            // a stream other than its own was recorded
     bool given_while_pinned = false;  // paged: Pending until unpin()
 
     Address end() const { return address + bytes; }

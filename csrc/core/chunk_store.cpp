@@ -42,7 +42,9 @@ Status ChunkStore::map(Chunk* chunk, Arena* arena, Address address, Undo& undo) 
         undo = driver_.unmap(address, chunk->bytes).ok() ? Undo::Done : Undo::Refused;
         return status;
     }
-    if (chunk->arena == nullptr) { spares_.erase(std::find(spares_.begin(), spares_.end(), chunk)); }
+    if (chunk->arena == nullptr) {
+        spares_.erase(std::find(spares_.begin(), spares_.end(), chunk));
+    }
     chunk->arena = arena;
     chunk->address = address;
     return {};
@@ -61,7 +63,9 @@ void ChunkStore::sort_spares() {
 }
 
 Status ChunkStore::release(Chunk* chunk) {
-    if (chunk->arena == nullptr) { spares_.erase(std::find(spares_.begin(), spares_.end(), chunk)); }
+    if (chunk->arena == nullptr) {
+        spares_.erase(std::find(spares_.begin(), spares_.end(), chunk));
+    }
     Status status = driver_.release(device_, chunk->handle, chunk->bytes);
     if (status.ok()) {
         ++released_count_;

@@ -357,7 +357,8 @@ void DeviceHeap::count_large_locked(const Block* block, int sign) {
     const auto bytes = static_cast<std::int64_t>(block->bytes) * sign;
     add(statistics_.allocation, pool, sign);
     add(statistics_.allocated_bytes, pool, bytes);
-    add(statistics_.requested_bytes, pool, static_cast<std::int64_t>(block->requested_bytes) * sign);
+    add(statistics_.requested_bytes, pool,
+        static_cast<std::int64_t>(block->requested_bytes) * sign);
     if (sign > 0) { count_active_locked(block->bytes, pool, 1); }
 }
 

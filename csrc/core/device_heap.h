@@ -16,8 +16,8 @@
 #include <optional>
 #include <vector>
 
-#include "core/allocator.h"
 #include "core/address_map.h"
+#include "core/allocator.h"
 #include "core/event_ring.h"
 #include "core/pending_frees.h"
 #include "core/strategy.h"
@@ -151,7 +151,7 @@ private:
     AddressMap& addresses_;
     OutOfMemoryCallbacks& callbacks_;
     EventRing& events_;
-    const std::uint64_t id_;   // no other heap of the process ever has it
+    const std::uint64_t id_;  // no other heap of the process ever has it
 
     std::mutex lock_;
     Strategy kind_;
@@ -167,7 +167,7 @@ private:
     std::vector<std::unique_ptr<ThreadCache>> caches_;
     std::multimap<ArenaKey, ThreadCache*> idle_caches_;
     Bytes limit_bytes_;
-    bool mapped_once_ = false;   // a mapping call has succeeded: no fallback any more
+    bool mapped_once_ = false;  // a mapping call has succeeded: no fallback any more
     Bytes private_pool_bytes_ = 0;
     DeviceStatistics statistics_;
 };

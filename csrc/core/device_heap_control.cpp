@@ -186,9 +186,8 @@ std::vector<SegmentInfo> DeviceHeap::snapshot() {
     strategy_->snapshot(segments);
     std::unordered_map<Address, std::vector<BlockInfo>> slabs;
     for (auto& cache : caches_) {
-        cache->for_each_slab([&](const Slab* slab) {
-            slabs.emplace(slab->base, objects_of(*slab, pending_));
-        });
+        cache->for_each_slab(
+            [&](const Slab* slab) { slabs.emplace(slab->base, objects_of(*slab, pending_)); });
     }
     for (SegmentInfo& segment : segments) {
         std::vector<BlockInfo> blocks;

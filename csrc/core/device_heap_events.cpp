@@ -23,8 +23,7 @@ std::optional<TraceRecord> DeviceHeap::describe(Address address, std::uintptr_t 
     if (block == nullptr || block->kind != TileKind::Used) { return std::nullopt; }
     record.bytes = block->requested_bytes;
     record.stream = reinterpret_cast<std::uintptr_t>(block->stream());
-    const PoolId pool =
-        block->arena != nullptr ? block->arena->key().pool : block->segment->pool;
+    const PoolId pool = block->arena != nullptr ? block->arena->key().pool : block->segment->pool;
     record.pool_first = static_cast<std::uint32_t>(pool.first);
     record.pool_second = static_cast<std::uint32_t>(pool.second);
     record.action = block->recorded ? Action::FreeRequested : Action::Free;

@@ -21,7 +21,9 @@ std::uint32_t thread_number() {
 
 Status EventRing::start(std::uint64_t capacity_count) {
     const std::lock_guard guard(lock_);
-    if (capacity_count == 0) { return {Code::InvalidValue, "an event ring has at least one entry"}; }
+    if (capacity_count == 0) {
+        return {Code::InvalidValue, "an event ring has at least one entry"};
+    }
     if (buffers_.empty() || buffers_.back()->capacity_count != capacity_count) {
         auto buffer = std::make_unique<Buffer>(capacity_count);
         if (!buffer->slots.valid()) {
@@ -109,10 +111,9 @@ Status EventRing::write_file(const std::string& path) const {
     };
     std::FILE* file = std::fopen(path.c_str(), "wb");
     if (file == nullptr) { return failure(); }
-    const bool written =
-        std::fwrite(&header, sizeof(header), 1, file) == 1 &&
-        std::fwrite(events.records.data(), sizeof(TraceRecord), events.records.size(), file) ==
-            events.records.size();
+    const bool written = std::fwrite(&header, sizeof(header), 1, file) == 1 &&
+                         std::fwrite(events.records.data(), sizeof(TraceRecord),
+                                     events.records.size(), file) == events.records.size();
     Status status = written ? Status() : failure();
     if (std::fclose(file) != 0 && status.ok()) { status = failure(); }
     return status;

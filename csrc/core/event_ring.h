@@ -2,7 +2,8 @@
 //
 // Off, it costs its users one relaxed load. On, writers meet only in one counter: each takes a
 // ticket, and writes the slot that the ticket names under the slot's own sequence number
-//   sequence == 0: never used,  2 * ticket + 1: being written,  2 * ticket + 2: holds the ticket's event
+//   sequence == 0: never used,  2 * ticket + 1: being written,  2 * ticket + 2: holds the ticket's
+//   event
 // so that a reader knows a torn record and leaves it out. Tickets are taken in the order in which
 // memory changes hands, since a free is noted before it is done and an allocation after.
 #pragma once
@@ -31,15 +32,15 @@ public:
     bool on() const { return active_.load(std::memory_order_relaxed) != nullptr; }
     // Forgets what was noted before. Memory is used as events come.
     Status start(std::uint64_t capacity_count);
-    void stop();   // what was noted stays readable
+    void stop();  // what was noted stays readable
     void clear();
 
     // Fills in the time and the thread. Nothing happens when the ring is off.
     void add(TraceRecord record);
 
     struct Events {
-        std::vector<TraceRecord> records;   // oldest first
-        bool wrapped = false;               // older ones are lost
+        std::vector<TraceRecord> records;  // oldest first
+        bool wrapped = false;              // older ones are lost
     };
     Events read() const;
     // The format of base/trace_record.h.

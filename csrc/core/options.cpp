@@ -17,9 +17,7 @@ bool read_number(std::string_view text, Number min, Number max, Number& to) {
     Number value{};
     const char* end = text.data() + text.size();
     const auto [stopped, error] = std::from_chars(text.data(), end, value);
-    if (error != std::errc() || stopped != end || !(value >= min && value <= max)) {
-        return false;
-    }
+    if (error != std::errc() || stopped != end || !(value >= min && value <= max)) { return false; }
     to = value;
     return true;
 }
@@ -64,21 +62,21 @@ struct Field {
 
 const std::vector<Field>& fields() {
     static const std::vector<Field> all = {
-#define GMA_INTEGER(name, value, unit, min, max, sentence)                                       \
-    {[](std::string_view text, Options& to) {                                                    \
-         return read_number<std::uint64_t>(text, min, max, to.name);                             \
-     },                                                                                          \
+#define GMA_INTEGER(name, value, unit, min, max, sentence)           \
+    {[](std::string_view text, Options& to) {                        \
+         return read_number<std::uint64_t>(text, min, max, to.name); \
+     },                                                              \
      [](const Options& from) { return std::to_string(from.name); }},
-#define GMA_REAL(name, value, unit, min, max, sentence)                                          \
-    {[](std::string_view text, Options& to) {                                                    \
-         return read_number<double>(text, min, max, to.name);                                    \
-     },                                                                                          \
+#define GMA_REAL(name, value, unit, min, max, sentence)       \
+    {[](std::string_view text, Options& to) {                 \
+         return read_number<double>(text, min, max, to.name); \
+     },                                                       \
      [](const Options& from) { return print_real(from.name); }},
-#define GMA_CHOICE(name, value, choices, sentence)                                               \
-    {[](std::string_view text, Options& to) { return read_choice(text, choices, to.name); },     \
+#define GMA_CHOICE(name, value, choices, sentence)                                           \
+    {[](std::string_view text, Options& to) { return read_choice(text, choices, to.name); }, \
      [](const Options& from) { return from.name; }},
-#define GMA_TEXT(name, value, form, sentence)                                                    \
-    {[](std::string_view text, Options& to) { return read_text(text, to.name); },                \
+#define GMA_TEXT(name, value, form, sentence)                                     \
+    {[](std::string_view text, Options& to) { return read_text(text, to.name); }, \
      [](const Options& from) { return from.name; }},
 #include "core/options.def"
 #undef GMA_INTEGER
@@ -119,10 +117,9 @@ Status unknown_key(std::string_view key) {
 
 Status bad_value(const OptionInfo& info, std::string_view value) {
     if (info.kind == "choice") {
-        return complaint(info.name, quoted(value) + " is not one of its values.",
-                         "It takes " + info.range + ".",
-                         "Did you mean " +
-                             as_given(info.name, nearest(value, split_choices(info.range))) + "?");
+        return complaint(
+            info.name, quoted(value) + " is not one of its values.", "It takes " + info.range + ".",
+            "Did you mean " + as_given(info.name, nearest(value, split_choices(info.range))) + "?");
     }
     const std::string kind = info.kind == "integer" ? "a whole number" : "a number";
     const std::string unit = info.unit.empty() || info.unit == "count" ? "" : ", in " + info.unit;
@@ -188,11 +185,11 @@ void apply_preset(Options& options) {
 // What a range cannot say.
 Status check_meaning(const Options& options) {
     if (options.max_split_size_mb > 0 && options.max_split_size_mb < 20) {
-        return complaint("max_split_size_mb",
-                         quoted(std::to_string(options.max_split_size_mb)) +
-                             " is not a value it takes.",
-                         "It takes 0, which is unlimited, or at least 20 MiB, the segment size.",
-                         "Give it as in \"max_split_size_mb:20\".");
+        return complaint(
+            "max_split_size_mb",
+            quoted(std::to_string(options.max_split_size_mb)) + " is not a value it takes.",
+            "It takes 0, which is unlimited, or at least 20 MiB, the segment size.",
+            "Give it as in \"max_split_size_mb:20\".");
     }
     if (!Power2Divisions::parse(options.roundup_power2_divisions)) {
         return complaint("roundup_power2_divisions",

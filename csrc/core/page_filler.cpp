@@ -21,7 +21,8 @@ struct PagedStrategy::Supply {
     Bytes limit_new = 0;   // new memory to use after them
     Bytes new_chunk = 0;   // size of a new chunk at most
 
-    // The largest idle chunk of at most `bytes`; else the smallest that overhangs by at most `room`.
+    // The largest idle chunk of at most `bytes`; else the smallest that overhangs by at most
+    // `room`.
     const Candidate* pick(Bytes bytes, Bytes room) {
         auto above = std::upper_bound(
             idle.begin(), idle.end(), bytes,
@@ -164,8 +165,8 @@ std::vector<PagedStrategy::Candidate> PagedStrategy::idle_candidates(StreamArena
         }
         if (!own && cross_stream_ == CrossStream::Never) { continue; }
         if (!own) { fence_and_poll(*owner); }
-        const bool waiting = own || (at_least(effort, Effort::WaitingIdle) &&
-                                     cross_stream_ == CrossStream::Wait);
+        const bool waiting =
+            own || (at_least(effort, Effort::WaitingIdle) && cross_stream_ == CrossStream::Wait);
         const auto tier = static_cast<std::uint8_t>(own ? 1 : 2);
         for (const Block* tile : owner->arena.roomy_blocks()) {
             owner->arena.for_each_idle_chunk(tile, [&](Chunk* chunk) {
@@ -192,13 +193,12 @@ std::vector<PagedStrategy::Candidate> PagedStrategy::idle_candidates(StreamArena
 // A stream that has had nothing to do for a while shows at once that its memory is quiet.
 void PagedStrategy::fence_and_poll(StreamArena& owner) {
     const std::uint64_t now = owner.arena.free_count;
-    if (owner.fences.fenced_count() < now) {
-        static_cast<void>(owner.fences.covering(now, now));
-    }
+    if (owner.fences.fenced_count() < now) { static_cast<void>(owner.fences.covering(now, now)); }
     owner.fences.poll();
 }
 
-bool PagedStrategy::plan_run(const MissingRun& run, Supply& supply, std::vector<Step>& steps) const {
+bool PagedStrategy::plan_run(const MissingRun& run, Supply& supply,
+                             std::vector<Step>& steps) const {
     Address at = run.begin;
     Bytes left = run.bytes;
     auto new_step = [&](Bytes& allowance) {
@@ -222,8 +222,8 @@ bool PagedStrategy::plan_run(const MissingRun& run, Supply& supply, std::vector<
         if (at == run.begin && run.room_before > 0) {
             const Candidate* source = supply.pick(left, run.room_before);
             if (source != nullptr) {
-                steps.push_back({run.begin + left - source->chunk->bytes, source->chunk->bytes,
-                                 source});
+                steps.push_back(
+                    {run.begin + left - source->chunk->bytes, source->chunk->bytes, source});
                 return true;
             }
         }
@@ -267,8 +267,7 @@ Status PagedStrategy::place_chunk(StreamArena& target, Chunk* chunk, Address add
 Status PagedStrategy::order_after(StreamArena& owner, Chunk* chunk, StreamArena& target) {
     std::uint64_t& waited_count = target.waited_for[&owner];
     if (chunk->freed_at <= waited_count) { return {}; }
-    Result<FenceLine::Fence> fence =
-        owner.fences.covering(chunk->freed_at, owner.arena.free_count);
+    Result<FenceLine::Fence> fence = owner.fences.covering(chunk->freed_at, owner.arena.free_count);
     if (!fence) { return fence.status(); }
     ++counters_.stream_wait_count;
     Status status = driver_.wait(target.arena.key().stream, fence->event);
@@ -281,8 +280,7 @@ Status PagedStrategy::move_chunk(StreamArena& target, const Candidate& from, Add
     disturbed_ = true;
     if (from.owner == nullptr) { return place_chunk(target, chunk, address); }
     StreamArena& owner = *from.owner;
-    if (!owner.quiet(chunk) &&
-        !owner.fences.covering(chunk->freed_at, owner.arena.free_count)) {
+    if (!owner.quiet(chunk) && !owner.fences.covering(chunk->freed_at, owner.arena.free_count)) {
         // Its stream was destroyed; then the old addresses can be given up at once.
         if (Status s = wait_for(owner, chunk->freed_at); !s.ok()) { return s; }
     }

@@ -99,8 +99,8 @@ Result<StreamArena*> PagedStrategy::make_arena(const Request& request) {
     }
     if (!base) { return base.status(); }
     const ArenaKey key{device_, request.pool, request.stream, request.stream_id};
-    auto owner = std::make_unique<StreamArena>(key, *base, bytes, page_bytes_, blocks_, driver_,
-                                               device_);
+    auto owner =
+        std::make_unique<StreamArena>(key, *base, bytes, page_bytes_, blocks_, driver_, device_);
     if (!owner->arena.valid() || *base % Arena::kAlignmentBytes != 0 ||
         *base + bytes > AddressMap::kEndAddress) {
         static_cast<void>(driver_.unreserve(*base, bytes));

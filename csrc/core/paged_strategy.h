@@ -34,7 +34,8 @@ struct StaleRange {
 struct StreamArena {
     StreamArena(ArenaKey key, Address base, Bytes bytes, Bytes page_bytes, BlockPool& blocks,
                 Driver& driver, int device)
-        : arena(key, base, bytes, page_bytes, blocks), fences(driver, device, key.stream, key.stream_id) {}
+        : arena(key, base, bytes, page_bytes, blocks),
+          fences(driver, device, key.stream, key.stream_id) {}
 
     bool quiet(const Chunk* chunk) const { return chunk->freed_at <= fences.passed_count(); }
     bool shared() const { return arena.key().pool == PoolId{} || released; }
@@ -93,10 +94,10 @@ private:
 
     Result<StreamArena*> arena_for(const Request& request);
     Result<StreamArena*> make_arena(const Request& request);
-    Result<Block*> fill_and_carve(StreamArena& target, const Request& request,
-                                  const Window& window, Effort effort);
-    std::vector<Candidate> idle_candidates(StreamArena& target, const Window& window,
-                                           Effort effort, bool capturing);
+    Result<Block*> fill_and_carve(StreamArena& target, const Request& request, const Window& window,
+                                  Effort effort);
+    std::vector<Candidate> idle_candidates(StreamArena& target, const Window& window, Effort effort,
+                                           bool capturing);
     Bytes ceiling_bytes(const Request& request, Effort effort) const;
     Status make_room(const Request& request, const Window& window, Effort effort);
     Bytes breakable_bytes(const Window& window, Wait wait);

@@ -57,7 +57,9 @@ bool PendingFrees::fence(PendingFree* free, const std::vector<Use>& uses) {
     for (const Use& use : uses) {
         Result<std::uint64_t> id = driver_.stream_id(device_, use.stream);
         Result<Event> event = Status(Code::DriverFailed, "the stream is gone");
-        if (id && (use.stream_id == 0 || *id == use.stream_id)) { event = driver_.record(device_, use.stream); }
+        if (id && (use.stream_id == 0 || *id == use.stream_id)) {
+            event = driver_.record(device_, use.stream);
+        }
         if (!event) {
             lost.push_back(use);
             continue;

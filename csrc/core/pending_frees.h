@@ -16,8 +16,8 @@
 namespace gma {
 
 struct PendingFree {
-    Block* block = nullptr;   // a large block, or nullptr
-    Slab* slab = nullptr;     // the slab of a small object, or nullptr
+    Block* block = nullptr;  // a large block, or nullptr
+    Slab* slab = nullptr;    // the slab of a small object, or nullptr
     Address address = 0;
     Bytes bytes = 0;
     std::uint32_t fences_left = 0;

@@ -41,8 +41,7 @@ public:
 
     void try_at(const Region& region, Address begin) {
         if (begin < region.begin() || begin + bytes_ > region.end()) { return; }
-        const Bytes missing =
-            missing_in(region.first, begin, begin + bytes_, arena_.page_bytes());
+        const Bytes missing = missing_in(region.first, begin, begin + bytes_, arena_.page_bytes());
         if (!best_.found() || missing < best_.missing_bytes ||
             (missing == best_.missing_bytes && begin < best_.begin)) {
             best_ = {begin, bytes_, region.first, missing};
@@ -52,7 +51,9 @@ public:
         if (region.end() - region.begin() < bytes_) { return; }
         for (Block* tile = region.first;; tile = tile->next) {
             try_at(region, round_up(tile->address, alignment_));
-            if (tile->end() >= bytes_) { try_at(region, round_down(tile->end() - bytes_, alignment_)); }
+            if (tile->end() >= bytes_) {
+                try_at(region, round_down(tile->end() - bytes_, alignment_));
+            }
             if (tile == region.last) { break; }
         }
     }
@@ -98,8 +99,7 @@ std::vector<MissingRun> missing_runs(const Arena& arena, const Window& window) {
     if (hole != arena.holes().begin() && (*std::prev(hole))->end() > window.begin) { --hole; }
     for (; hole != arena.holes().end() && (*hole)->address < window.end(); ++hole) {
         const Block* tile = *hole;
-        const Address begin =
-            round_down(std::max(window.begin, tile->address), arena.page_bytes());
+        const Address begin = round_down(std::max(window.begin, tile->address), arena.page_bytes());
         const Address end = round_up(std::min(window.end(), tile->end()), arena.page_bytes());
         runs.push_back({begin, end - begin, begin - tile->address, tile->end() - end});
     }

@@ -11,8 +11,8 @@ namespace gma {
 struct Window {
     Address begin = 0;
     Bytes bytes = 0;
-    Block* region = nullptr;         // first tile of the run of Free tiles and Holes around it
-    Bytes missing_bytes = 0;         // whole pages without memory
+    Block* region = nullptr;  // first tile of the run of Free tiles and Holes around it
+    Bytes missing_bytes = 0;  // whole pages without memory
     Address end() const { return begin + bytes; }
     bool found() const { return region != nullptr; }
 };

@@ -59,8 +59,8 @@ bool Power2Divisions::read_rows(std::string_view text) {
         }
         const std::optional<Bytes> boundary = number(boundary_text);
         if (!boundary || !std::has_single_bit(*boundary)) { return false; }
-        const auto index = std::min(static_cast<std::size_t>(std::countr_zero(*boundary)),
-                                    kRowCount - 1);
+        const auto index =
+            std::min(static_cast<std::size_t>(std::countr_zero(*boundary)), kRowCount - 1);
         if (next == 0) { std::fill_n(rows_.begin(), index, Row{*divisions}); }
         rows_[index] = {*divisions};
         next = index + 1;

@@ -61,8 +61,8 @@ Result<Block*> DeviceHeap::climb_locked(const Request& request, Ladder attempt) 
     return block;
 }
 
-// A card that is full, whatever the limit says, lets us have what we hold: that is the limit for the
-// rest of the climb.
+// A card that is full, whatever the limit says, lets us have what we hold: that is the limit for
+// the rest of the climb.
 Result<Block*> DeviceHeap::try_locked(const Request& request, Effort effort) {
     Result<Block*> block = strategy_->obtain(request, effort);
     if (block || block.status().code() != Code::OutOfMemory) { return block; }
@@ -119,13 +119,15 @@ OutOfMemoryReport DeviceHeap::report_locked(const Request& request, Bytes reques
     if (!cause.empty()) {
         report.cause = std::move(cause);
     } else if (needed > limit_bytes_) {
-        report.cause = "Live tensors and the request together exceed the limit: make them smaller "
-                       "or fewer (batch size, gradient checkpointing).";
+        report.cause =
+            "Live tensors and the request together exceed the limit: make them smaller "
+            "or fewer (batch size, gradient checkpointing).";
     } else if (report.card_free_bytes + report.reserved_bytes < needed) {
         report.cause = "Other processes or libraries hold the rest of the card's memory.";
     } else {
-        report.cause = "Free memory lies on pages that live tensors share, or belongs to private "
-                       "pools or streams being captured.";
+        report.cause =
+            "Free memory lies on pages that live tensors share, or belongs to private "
+            "pools or streams being captured.";
     }
     return report;
 }

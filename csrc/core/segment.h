@@ -31,12 +31,12 @@ struct Segment {
     Address address = 0;
     Bytes bytes = 0;
     StreamLine* line = nullptr;
-    PoolId pool;                      // {0, 0} once its private pool is released
-    Block* first = nullptr;           // never merged away: it starts where the segment does
-    FreeIndex* free_blocks = nullptr; // split: where its Free blocks are listed
-    std::uint64_t freed_at = 0;       // the newest free of one of its blocks, on its line
-    std::uint64_t freed_order = 0;    // the same, among all segments of the device
-    std::uint64_t search_count = 0;   // split: searches when it became idle, for its age
+    PoolId pool;                       // {0, 0} once its private pool is released
+    Block* first = nullptr;            // never merged away: it starts where the segment does
+    FreeIndex* free_blocks = nullptr;  // split: where its Free blocks are listed
+    std::uint64_t freed_at = 0;        // the newest free of one of its blocks, on its line
+    std::uint64_t freed_order = 0;     // the same, among all segments of the device
+    std::uint64_t search_count = 0;    // split: searches when it became idle, for its age
     std::uint32_t pin_count = 0;
 
     bool idle() const {

@@ -85,8 +85,7 @@ void SegmentStore::snapshot(std::vector<SegmentInfo>& segments) const {
             const BlockState state = block->kind == TileKind::Free      ? BlockState::Free
                                      : block->kind == TileKind::Pending ? BlockState::PendingFree
                                                                         : BlockState::Allocated;
-            info.blocks.push_back(
-                {block->address, block->bytes, block->requested_bytes, state});
+            info.blocks.push_back({block->address, block->bytes, block->requested_bytes, state});
         }
     }
 }

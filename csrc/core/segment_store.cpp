@@ -163,9 +163,8 @@ std::vector<Segment*> SegmentStore::idle_segments() const {
     for (const auto& [address, segment] : segments_) {
         if (segment->idle() && segment->shared()) { idle.push_back(segment.get()); }
     }
-    std::sort(idle.begin(), idle.end(), [](const Segment* a, const Segment* b) {
-        return a->freed_order < b->freed_order;
-    });
+    std::sort(idle.begin(), idle.end(),
+              [](const Segment* a, const Segment* b) { return a->freed_order < b->freed_order; });
     return idle;
 }
 

@@ -88,7 +88,7 @@ private:
     BlockPool blocks_;
     std::map<std::pair<Stream, std::uint64_t>, StreamLine> lines_;
     std::map<Address, std::unique_ptr<Segment>> segments_;
-    std::unordered_map<Address, Block*> used_;            // Used and Pending
+    std::unordered_map<Address, Block*> used_;  // Used and Pending
     std::unordered_set<const Block*> given_while_pinned_;
     Bytes limit_bytes_ = kMaxRequestBytes;
     Bytes reserved_bytes_ = 0;

@@ -15,7 +15,8 @@ inline constexpr Bytes kSmallMaxBytes = 8_KiB;
 constexpr int size_class(Bytes bytes) {
     const std::uint64_t units = bytes == 0 ? 1 : (bytes + kUnitBytes - 1) / kUnitBytes;
     if (units <= 2 * kStepsPerDoubling) { return static_cast<int>(units) - 1; }
-    const int shift = static_cast<int>(std::bit_width(units - 1)) - 4;  // so that (units - 1) >> shift is 8..15
+    const int shift =
+        static_cast<int>(std::bit_width(units - 1)) - 4;  // so that (units - 1) >> shift is 8..15
     return (shift + 1) * kStepsPerDoubling + static_cast<int>((units - 1) >> shift) - 8;
 }
 

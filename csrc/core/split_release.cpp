@@ -48,7 +48,8 @@ Status SplitStrategy::release(Segment* segment, Wait wait, Bytes& given_bytes) {
 }
 
 // Blocks that are never cut can keep a smaller request waiting for ever: one that is large enough
-// for a segment in its place goes, else the largest ones until they are. False: they do not suffice.
+// for a segment in its place goes, else the largest ones until they are. False: they do not
+// suffice.
 Result<bool> SplitStrategy::release_oversize(const Request& request) {
     const auto found = free_.find(key_of(request));
     if (max_split_bytes_ == kMaxRequestBytes || found == free_.end() || store_.capturing()) {
@@ -80,8 +81,8 @@ Result<bool> SplitStrategy::release_oversize(const Request& request) {
 // below the threshold. Only with a limit, as in PyTorch: the card itself is not one.
 Status SplitStrategy::collect_garbage() {
     if (garbage_threshold_ <= 0.0 || store_.limit_bytes() >= card_bytes_) { return {}; }
-    const auto threshold_bytes = static_cast<Bytes>(garbage_threshold_ *
-                                                    static_cast<double>(store_.limit_bytes()));
+    const auto threshold_bytes =
+        static_cast<Bytes>(garbage_threshold_ * static_cast<double>(store_.limit_bytes()));
     if (store_.reserved_bytes() <= threshold_bytes || store_.capturing()) { return {}; }
     const Bytes target_bytes = store_.reserved_bytes() - threshold_bytes;
     std::vector<Segment*> old = store_.idle_segments();

@@ -134,9 +134,8 @@ void SplitStrategy::release_pool(PoolId pool) {
         }
         segment->free_blocks = &to;
     }
-    std::erase_if(free_, [&](const auto& entry) {
-        return entry.first.pool == pool && pool != PoolId{};
-    });
+    std::erase_if(free_,
+                  [&](const auto& entry) { return entry.first.pool == pool && pool != PoolId{}; });
 }
 
 Bytes SplitStrategy::largest_free_bytes() const {
@@ -168,8 +167,8 @@ Status SplitStrategy::audit() const {
             const StreamLine& line = *block->segment->line;
             if (block->segment->pool != key.pool || line.stream != key.stream ||
                 line.id != key.stream_id) {
-                return broken_invariant("a block is listed for its stream and pool",
-                                        block->address, 0);
+                return broken_invariant("a block is listed for its stream and pool", block->address,
+                                        0);
             }
         }
         listed_count += index.blocks().size();

@@ -21,9 +21,9 @@ namespace gma {
 
 class SplitStrategy final : public HeapStrategy {
 public:
-    static constexpr Bytes kSmallRequestBytes = 1_MiB;    // at most this: the small kind
+    static constexpr Bytes kSmallRequestBytes = 1_MiB;  // at most this: the small kind
     static constexpr Bytes kSmallSegmentBytes = 2_MiB;
-    static constexpr Bytes kOwnSegmentBytes = 10_MiB;     // from here a segment fits its request
+    static constexpr Bytes kOwnSegmentBytes = 10_MiB;  // from here a segment fits its request
     static constexpr Bytes kSegmentUnitBytes = 2_MiB;
 
     SplitStrategy(Driver& driver, int device, const Options& options);

@@ -15,12 +15,12 @@
 namespace gma {
 
 struct Request {
-    Bytes bytes = 0;                 // a multiple of kUnitBytes
+    Bytes bytes = 0;  // a multiple of kUnitBytes
     Bytes alignment = kUnitBytes;
     Stream stream = nullptr;
     std::uint64_t stream_id = 0;
     PoolId pool;
-    bool capturing = false;          // a graph is being captured: only new memory, no fences
+    bool capturing = false;  // a graph is being captured: only new memory, no fences
 };
 
 // What may be done to find memory, each including those before it. The order is the retry ladder.

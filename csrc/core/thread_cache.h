@@ -85,9 +85,9 @@ private:
         bool operator()(const Slab* a, const Slab* b) const { return a->base < b->base; }
     };
     struct Bin {
-        Slab* current = nullptr;                 // the lowest slab with room, if any has
-        std::set<Slab*, LowerBase> with_room;    // the others with room
-        std::set<Slab*, LowerBase> slabs;        // all
+        Slab* current = nullptr;               // the lowest slab with room, if any has
+        std::set<Slab*, LowerBase> with_room;  // the others with room
+        std::set<Slab*, LowerBase> slabs;      // all
     };
     // Only a class's current slab is kept when it is empty, and not even that with keep_none_.
     bool stays_empty(const Bin& bin, const Slab* slab) const {

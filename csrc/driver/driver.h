@@ -16,19 +16,28 @@
 
 namespace gma {
 
-using Stream = void*;                      // a cudaStream_t; nullptr is the legacy default stream
-enum class Handle : std::uint64_t {};      // physical memory (CUmemGenericAllocationHandle)
-enum class Event : std::uintptr_t {};      // a recorded point in a stream's order
+using Stream = void*;                  // a cudaStream_t; nullptr is the legacy default stream
+enum class Handle : std::uint64_t {};  // physical memory (CUmemGenericAllocationHandle)
+enum class Event : std::uintptr_t {};  // a recorded point in a stream's order
 
 // The calls that are counted, in the order of the replay report's keys.
 enum class Call : std::uint8_t {
-    Create, Map, SetAccess, Unmap, Release, Malloc, Free, Event, Wait, Synchronize,
+    Create,
+    Map,
+    SetAccess,
+    Unmap,
+    Release,
+    Malloc,
+    Free,
+    Event,
+    Wait,
+    Synchronize,
 };
 inline constexpr int kCallCount = 10;
 
 struct DeviceProperties {
-    Bytes page_bytes = 0;           // the granule of create() and map(); 0: no virtual memory management
-    Bytes total_bytes = 0;          // the card's memory
+    Bytes page_bytes = 0;   // the granule of create() and map(); 0: no virtual memory management
+    Bytes total_bytes = 0;  // the card's memory
 };
 
 struct CardMemory {
@@ -49,7 +58,8 @@ public:
     virtual Status unreserve(Address address, Bytes bytes) = 0;
     virtual Result<Handle> create(int device, Bytes bytes) = 0;
     virtual Status map(Address address, Bytes bytes, Handle handle) = 0;
-    virtual Status set_access(int device, Address address, Bytes bytes) = 0;  // and all capable peers
+    virtual Status set_access(int device, Address address,
+                              Bytes bytes) = 0;  // and all capable peers
     virtual Status unmap(Address address, Bytes bytes) = 0;
     virtual Status release(int device, Handle handle, Bytes bytes) = 0;
 
@@ -60,8 +70,8 @@ public:
     // Stream order. record() takes an event from a pool, recycle() gives it back.
     virtual Result<Event> record(int device, Stream stream) = 0;
     virtual Result<bool> passed(Event event) = 0;
-    virtual Status wait(Stream stream, Event event) = 0;    // the stream waits, not the host
-    virtual Status synchronize(Event event) = 0;            // the host waits
+    virtual Status wait(Stream stream, Event event) = 0;  // the stream waits, not the host
+    virtual Status synchronize(Event event) = 0;          // the host waits
     virtual void recycle(Event event) noexcept = 0;
 
     // A number that no other stream of the process ever has, although handles are used again.

@@ -22,8 +22,8 @@ public:
 
     void contents() {
         AllocatorModel model(options_, config_);
-        for (const Bytes bytes : {1_B, 511_B, 512_B, 513_B, 4000_B, 70_KiB, 1_MiB, 1_MiB + 1,
-                                  9_MiB, 10_MiB, 12_MiB + 5, 33_MiB}) {
+        for (const Bytes bytes : {1_B, 511_B, 512_B, 513_B, 4000_B, 70_KiB, 1_MiB, 1_MiB + 1, 9_MiB,
+                                  10_MiB, 12_MiB + 5, 33_MiB}) {
             model.allocate(bytes);
             model.allocate(bytes, stream_number(1));
         }
@@ -273,9 +273,7 @@ inline void ConformanceOfAllocator::destroyed_streams() {
     AllocatorModel model(options_, config_);
     const Stream stream = stream_number(1);
     const Address recorded = model.allocate(3_MiB, stream_number(2));
-    for (const Bytes bytes : {800_B, 3_MiB, 40_MiB}) {
-        model.free(model.allocate(bytes, stream));
-    }
+    for (const Bytes bytes : {800_B, 3_MiB, 40_MiB}) { model.free(model.allocate(bytes, stream)); }
     model.record(recorded, stream);
     model.launch_check(recorded, stream);
     model.driver.destroy_stream(stream);

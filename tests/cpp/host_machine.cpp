@@ -101,8 +101,8 @@ private:
         const PoolId pool{0, next<std::uint64_t>(in)};
         if (command == "begin") {
             const Stream only = stream(in);
-            return reply(allocator_->begin_pool(
-                device, pool, [only](Stream asked) { return asked == only; }));
+            return reply(allocator_->begin_pool(device, pool,
+                                                [only](Stream asked) { return asked == only; }));
         }
         if (command == "end") { return reply(allocator_->end_pool(device, pool)); }
         if (command == "release") { return reply(allocator_->release_pool(device, pool)); }
@@ -122,8 +122,11 @@ private:
                 bool wrong = false;
                 // Dense at both ends, and once in every KiB.
                 for (Bytes at = 0; at < bytes; at += at < 64 || bytes - at < 64 ? 1 : 60) {
-                    if (checks) { wrong |= memory[at] != pattern; }
-                    else { memory[at] = pattern; }
+                    if (checks) {
+                        wrong |= memory[at] != pattern;
+                    } else {
+                        memory[at] = pattern;
+                    }
                 }
                 mismatch_count_ += wrong;
                 check_count_ += checks;
@@ -132,9 +135,7 @@ private:
         return "ok";
     }
 
-    Reply state() {
-        return reply(allocator_->audit(), joined(mismatch_count_, check_count_));
-    }
+    Reply state() { return reply(allocator_->audit(), joined(mismatch_count_, check_count_)); }
     Reply books(int device) {
         const DeviceStatistics now = allocator_->statistics(device);
         return reply({}, joined(now.allocation[0].current, now.requested_bytes[0].current,

@@ -83,7 +83,8 @@ public:
     void launch_stray_write(Address address, Stream stream) {
         const Block block = blocks.at(address);
         driver.launch(
-            stream, [this, address, block] { write(address, {block.bytes, {}, 0, ~block.pattern}); },
+            stream,
+            [this, address, block] { write(address, {block.bytes, {}, 0, ~block.pattern}); },
             block.device);
     }
     void free_all() {
@@ -101,8 +102,8 @@ public:
     Bytes reserved_bytes(int device = 0) {
         return static_cast<Bytes>(statistics(device).reserved_bytes[0].current);
     }
-    // Everything freed, drained, trimmed and destroyed: what is left are handles (or segments) whose
-    // own release was refused, and they are counted.
+    // Everything freed, drained, trimmed and destroyed: what is left are handles (or segments)
+    // whose own release was refused, and they are counted.
     void check_nothing_left() {
         free_all();
         driver.drain_all();
@@ -133,7 +134,7 @@ public:
     std::map<Address, Block> blocks;  // live ones
     Status last;
     int mismatch_count = 0;
-    int check_count = 0;  // checks that ran
+    int check_count = 0;        // checks that ran
     Bytes probe_bytes = 2_KiB;  // from one word of a pattern to the next
 
 private:
@@ -145,8 +146,8 @@ private:
             REQUIRE(below + other.bytes <= address);
         }
         blocks.emplace(address, block);
-        driver.launch(block.stream, [this, address, block] { write(address, block); },
-                      block.device);
+        driver.launch(
+            block.stream, [this, address, block] { write(address, block); }, block.device);
     }
     // Each word is its place's own, so that memory of another place is seen too.
     template <class Visit>
@@ -160,9 +161,8 @@ private:
         visit(reinterpret_cast<void*>(address + end), block.pattern + end);
     }
     void write(Address address, const Block& block) const {
-        for_each_word(address, block, [](void* at, std::uint64_t word) {
-            std::memcpy(at, &word, sizeof(word));
-        });
+        for_each_word(address, block,
+                      [](void* at, std::uint64_t word) { std::memcpy(at, &word, sizeof(word)); });
     }
     void check(Address address, const Block& block) {
         bool wrong = false;

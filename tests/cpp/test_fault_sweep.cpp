@@ -21,7 +21,9 @@ public:
         world.probe_bytes = 64_KiB;
     }
 
-    Address allocate(Bytes bytes, Stream stream = kOne) { return seen(world.allocate(bytes, stream)); }
+    Address allocate(Bytes bytes, Stream stream = kOne) {
+        return seen(world.allocate(bytes, stream));
+    }
     // A driver that refuses something is no reason for a free to fail.
     void free(Address address) {
         if (address == 0) { return; }
@@ -168,8 +170,8 @@ struct Named {
     const char* name;
     Scenario run;
 };
-const Named kScenarios[] = {{"sizes", sizes},       {"moves", moves},   {"streams", streams},
-                            {"recorded", recorded}, {"limits", limits}, {"pools", pools},
+const Named kScenarios[] = {{"sizes", sizes},        {"moves", moves},   {"streams", streams},
+                            {"recorded", recorded},  {"limits", limits}, {"pools", pools},
                             {"broken up", broken_up}};
 
 // How often each kind of call was met, over all scenarios without a fault.

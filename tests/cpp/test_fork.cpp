@@ -37,8 +37,9 @@ struct Parent {
     }
 };
 
-// Exit code of a child that runs `body`. It leaves by exit(), so that the destructors of its thread's
-// variables run, which would give caches back; a sanitizer's check for leaks would run there too.
+// Exit code of a child that runs `body`. It leaves by exit(), so that the destructors of its
+// thread's variables run, which would give caches back; a sanitizer's check for leaks would run
+// there too.
 int in_child(const std::function<int()>& body) {
     std::cout.flush();
     const pid_t child = fork();
@@ -54,8 +55,7 @@ int in_child(const std::function<int()>& body) {
 }
 
 bool is_forked(const Status& status) {
-    return status.code() == Code::Forked &&
-           status.message().find("spawn") != std::string::npos;
+    return status.code() == Code::Forked && status.message().find("spawn") != std::string::npos;
 }
 
 }  // namespace

@@ -234,7 +234,8 @@ TEST_CASE("a stream handle that is used again is another stream") {
 TEST_CASE("a pool's memory is neither moved nor shared until it is released") {
     PatternWorld world(kPaged, card());
     const PoolId pool{0, 9};
-    REQUIRE(world.allocator->begin_pool(0, pool, [](Stream stream) { return stream == kOne; }).ok());
+    REQUIRE(
+        world.allocator->begin_pool(0, pool, [](Stream stream) { return stream == kOne; }).ok());
     const Address inside = world.allocate(20_MiB, kOne);
     const Address also = world.allocate(20_MiB, kOne);
     REQUIRE(world.free(inside).ok());
@@ -264,8 +265,8 @@ TEST_CASE("frees with recorded streams wait for the end of a capture") {
         const PoolId pool{1, 0};
         const Address before = world.allocate(bytes, kTwo);
         REQUIRE(world.record(before, kThree).ok());
-        REQUIRE(
-            world.allocator->begin_pool(0, pool, [](Stream stream) { return stream == kOne; }).ok());
+        REQUIRE(world.allocator->begin_pool(0, pool, [](Stream stream) { return stream == kOne; })
+                    .ok());
         world.driver.set_capturing(kOne, true);
         const Address inside = world.allocate(bytes, kOne);
         REQUIRE(world.allocator->record_stream(inside, kThree).ok());
@@ -301,7 +302,8 @@ TEST_CASE("no call that a capture forbids, whoever asks") {
     REQUIRE(world.free(recorded).ok());
 
     const PoolId pool{1, 1};
-    REQUIRE(world.allocator->begin_pool(0, pool, [](Stream stream) { return stream == kOne; }).ok());
+    REQUIRE(
+        world.allocator->begin_pool(0, pool, [](Stream stream) { return stream == kOne; }).ok());
     world.driver.set_capturing(kOne, true);
     const Address inside = world.allocate(1_MiB, kOne);
     for (const Bytes bytes : {600_B, 2_MiB, 50_MiB}) {
@@ -332,7 +334,8 @@ TEST_CASE("a stream that does not capture keeps its own memory during a capture"
     const Address kept = world.allocate(1_MiB, kTwo);
     REQUIRE(world.free(cached).ok());
     const PoolId pool{1, 2};
-    REQUIRE(world.allocator->begin_pool(0, pool, [](Stream stream) { return stream == kOne; }).ok());
+    REQUIRE(
+        world.allocator->begin_pool(0, pool, [](Stream stream) { return stream == kOne; }).ok());
     world.driver.set_capturing(kOne, true);
     const Address inside = world.allocate(1_MiB, kOne);
     CHECK(world.allocate(3_MiB, kTwo) == cached);

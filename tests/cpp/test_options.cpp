@@ -147,11 +147,11 @@ TEST_CASE("1, 2, 4 and 8 divisions round 514 MiB as pytorch#161139 asks") {
 
 TEST_CASE("rows of divisions hold for their doubling") {
     const char* rows = "[64:8,128:2,512:4,>:1]";
-    CHECK(rounded(rows, 9_MiB) == 9_MiB);            // below the first row: as the first row
+    CHECK(rounded(rows, 9_MiB) == 9_MiB);  // below the first row: as the first row
     CHECK(rounded(rows, 9_MiB + 512) == 10_MiB);
     CHECK(rounded(rows, 65_MiB) == 72_MiB);
     CHECK(rounded(rows, 129_MiB) == 192_MiB);
-    CHECK(rounded(rows, 257_MiB) == 257_MiB);        // between two rows: none
+    CHECK(rounded(rows, 257_MiB) == 257_MiB);  // between two rows: none
     CHECK(rounded(rows, 513_MiB) == 640_MiB);
     CHECK(rounded(rows, 1025_MiB) == 2048_MiB);
     CHECK(rounded("[>:2]", 1_MiB + 512) == 1_MiB + 512_KiB);

@@ -49,9 +49,9 @@ TEST_CASE("the window starts in mapped free memory where it can") {
 TEST_CASE("the fewest missing pages win, then the lowest address") {
     ArenaFixture fixture;
     fixture.fill(0, 2);
-    use(fixture, 0, kPage);   // one free page, then a hole of 2 pages
+    use(fixture, 0, kPage);  // one free page, then a hole of 2 pages
     fixture.fill(4, 3);
-    use(fixture, 4, kPage);   // two free pages, then the last hole
+    use(fixture, 4, kPage);  // two free pages, then the last hole
     const Window window = best_window(fixture.arena, 3 * kPage, kUnitBytes);
     REQUIRE(window.found());
     CHECK(window.begin == ArenaFixture::at(5));

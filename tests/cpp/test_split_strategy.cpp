@@ -131,10 +131,10 @@ TEST_CASE("max_split_size_mb: large blocks stay whole") {
     model.free(whole);
     const Address small = model.allocate(25_MiB);  // does not take it
     CHECK(model.segment_sizes() == Sizes{26_MiB, 50_MiB});
-    CHECK(model.allocate(31_MiB) == whole);         // wastes 19 MiB, less than 20
+    CHECK(model.allocate(31_MiB) == whole);  // wastes 19 MiB, less than 20
     CHECK(model.block_bytes(whole) == 50_MiB);
     model.free(whole);
-    CHECK(model.allocate(30_MiB) != whole);         // would waste 20
+    CHECK(model.allocate(30_MiB) != whole);  // would waste 20
     CHECK(model.block_bytes(small) == 26_MiB);
     model.finish();
 }

@@ -73,10 +73,10 @@ TEST_CASE("wrong frees are noticed") {
     Slab* slab = fixture.add_slab();
     const Address first = fixture.take();
     const Address second = fixture.take();
-    CHECK(fixture.put(slab, first + 512) == Freed::NotAllocated);   // inside an object
+    CHECK(fixture.put(slab, first + 512) == Freed::NotAllocated);  // inside an object
     CHECK(fixture.put(slab, slab->address_of(7)) == Freed::NotAllocated);
     CHECK(fixture.put(slab, first) == Freed::Kept);
-    CHECK(fixture.put(slab, first) == Freed::NotAllocated);         // twice
+    CHECK(fixture.put(slab, first) == Freed::NotAllocated);  // twice
     CHECK(fixture.put(slab, second) == Freed::Kept);
 }
 

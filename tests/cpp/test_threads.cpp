@@ -77,8 +77,7 @@ private:
         for (int i = 0; i < kOperationCount; ++i) {
             if (random() % 5 < 3) {
                 const Stream stream = stream_at(random() % 2);
-                const Bytes bytes =
-                    random() % 5 == 0 ? 1 + random() % 3_MiB : 1 + random() % 6000;
+                const Bytes bytes = random() % 5 == 0 ? 1 + random() % 3_MiB : 1 + random() % 6000;
                 const Result<Address> address = allocator.allocate(0, bytes, stream);
                 if (!address || *address == 0) {
                     problem_count += address.status().code() != Code::OutOfMemory;
