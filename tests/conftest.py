@@ -96,8 +96,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str:
-    absences = (("gpu", not HAS_GPU), ("network", OFFLINE), ("torch", not HAS_TORCH))
-    absences += (("traces", not HAS_TRACES),)
+    absences = (
+        ("gpu", not HAS_GPU),
+        ("network", OFFLINE),
+        ("torch", not HAS_TORCH),
+        ("traces", not HAS_TRACES),
+    )
     left_out = [name for name, absent in absences if absent]
     return f"left out on this machine: tests marked {', '.join(left_out) or 'nothing'}"
 
