@@ -168,7 +168,6 @@ private:
     std::multimap<ArenaKey, ThreadCache*> idle_caches_;
     Bytes limit_bytes_;
     bool mapped_once_ = false;  // a mapping call has succeeded: no fallback any more
-    Bytes private_pool_bytes_ = 0;
     DeviceStatistics statistics_;
 };
 

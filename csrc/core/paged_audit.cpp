@@ -106,6 +106,12 @@ StrategyCounters PagedStrategy::counters() const {
     counters.device_free_count = store_.released_count();
     counters.leaked_count = store_.leaked_count();
     for (const auto& [key, owner] : arenas_) {
+        if (owner->shared()) { continue; }
+        for (const Block* tile = owner->arena.first(); tile != nullptr; tile = tile->next) {
+            if (mapped(tile)) { counters.private_pool_bytes += tile->bytes; }
+        }
+    }
+    for (const auto& [key, owner] : arenas_) {
         for (const Block* tile : owner->arena.free_blocks().blocks()) {
             Bytes idle = 0;
             owner->arena.for_each_idle_chunk(tile, [&](const Chunk* c) { idle += c->bytes; });

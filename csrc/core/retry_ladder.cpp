@@ -114,6 +114,7 @@ OutOfMemoryReport DeviceHeap::report_locked(const Request& request, Bytes reques
     report.live_bytes = static_cast<Bytes>(statistics_.allocated_bytes[0].current);
     report.reserved_bytes = strategy_->reserved_bytes();
     report.pending_bytes = pending_.bytes();
+    report.private_pool_bytes = strategy_->counters().private_pool_bytes;
     report.largest_free_bytes = strategy_->largest_free_bytes();
     const Bytes needed = report.live_bytes + request.bytes;
     if (!cause.empty()) {

@@ -46,6 +46,7 @@ struct StrategyCounters {
     Bytes moved_bytes = 0;
     Bytes inactive_split_bytes = 0;
     std::int64_t inactive_split_count = 0;
+    Bytes private_pool_bytes = 0;  // held by private pools that are not released
 };
 
 class HeapStrategy {
