@@ -301,8 +301,8 @@ void DeviceHeap::give_locked(Block* block) {
     strategy_->give(block);
     if (strategy_->reserved_bytes() > limit_bytes_ && routes_.empty()) {
         // The limit was lowered below what was live: what is freed above it goes back.
-        static_cast<void>(strategy_->trim(strategy_->reserved_bytes() - limit_bytes_,
-                                          HeapStrategy::Wait::No));
+        static_cast<void>(
+            strategy_->trim(strategy_->reserved_bytes() - limit_bytes_, HeapStrategy::Wait::No));
     }
     count_reserved_locked();
     settle_locked();

@@ -164,6 +164,7 @@ std::vector<PagedStrategy::Candidate> PagedStrategy::idle_candidates(StreamArena
             continue;
         }
         if (!own && cross_stream_ == CrossStream::Never) { continue; }
+        if (!own && owner->captured && !at_least(effort, Effort::HostWait)) { continue; }
         if (!own) { fence_and_poll(*owner); }
         const bool waiting =
             own || (at_least(effort, Effort::WaitingIdle) && cross_stream_ == CrossStream::Wait);
@@ -280,8 +281,9 @@ Status PagedStrategy::move_chunk(StreamArena& target, const Candidate& from, Add
     disturbed_ = true;
     if (from.owner == nullptr) { return place_chunk(target, chunk, address); }
     StreamArena& owner = *from.owner;
-    if (!owner.quiet(chunk) && !owner.fences.covering(chunk->freed_at, owner.arena.free_count)) {
-        // Its stream was destroyed; then the old addresses can be given up at once.
+    if (owner.captured ||
+        (!owner.quiet(chunk) && !owner.fences.covering(chunk->freed_at, owner.arena.free_count))) {
+        // Its stream was destroyed, or graphs used it; then the old addresses can go at once.
         if (Status s = wait_for(owner, chunk->freed_at); !s.ok()) { return s; }
     }
     Status status = owner.quiet(chunk) ? move_quiet(target, owner, chunk, address)

@@ -84,8 +84,9 @@ BaseAllocation PagedStrategy::base_of(const Block* block) const {
 Result<StreamArena*> PagedStrategy::arena_for(const Request& request) {
     const ArenaKey key{device_, request.pool, request.stream, request.stream_id};
     auto it = arenas_.find(key);
-    if (it != arenas_.end()) { return it->second.get(); }
-    return make_arena(request);
+    Result<StreamArena*> owner = it != arenas_.end() ? it->second.get() : make_arena(request);
+    if (owner && request.capturing) { (*owner)->captured = true; }
+    return owner;
 }
 
 // Four times the card's memory in addresses, so that no pattern of frees runs out of them; less if
@@ -169,7 +170,6 @@ Result<Bytes> PagedStrategy::break_idle(StreamArena& owner, const Window& window
         Chunk* chunk = *it;
         if (!owner.quiet(chunk) || chunk->stale_count > 0) {
             if (wait == Wait::No) { continue; }
-            ++counters_.host_wait_count;
             if (Status status = wait_for(owner, chunk->freed_at); !status.ok()) { return status; }
             if (Status status = wait_for_stale(chunk); !status.ok()) { return status; }
             if (chunk->stale_count > 0) { continue; }
@@ -181,13 +181,19 @@ Result<Bytes> PagedStrategy::break_idle(StreamArena& owner, const Window& window
     return given;
 }
 
-// A stream that was destroyed with work unfenced can only be waited for through its device.
+// Work of a stream that was destroyed unfenced, and of graphs, which were launched on streams that
+// we do not know, can only be waited for through the device.
 Status PagedStrategy::wait_for(StreamArena& owner, std::uint64_t count) {
-    Status status = owner.fences.synchronize(count, owner.arena.free_count);
-    if (status.ok()) { return status; }
-    status = driver_.synchronize_device(device_);
-    if (status.ok()) { owner.fences.all_passed(owner.arena.free_count); }
-    return status;
+    ++counters_.host_wait_count;
+    if (!owner.captured && owner.fences.synchronize(count, owner.arena.free_count).ok()) {
+        return {};
+    }
+    Status status = driver_.synchronize_device(device_);
+    if (!status.ok()) { return status; }
+    owner.fences.all_passed(owner.arena.free_count);
+    // A released pool's graphs are gone, and nobody captures with its memory again.
+    if (owner.shared()) { owner.captured = false; }
+    return {};
 }
 
 // The old addresses of a chunk that moved have to be unmapped before it can be released.

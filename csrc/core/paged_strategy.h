@@ -37,7 +37,11 @@ struct StreamArena {
         : arena(key, base, bytes, page_bytes, blocks),
           fences(driver, device, key.stream, key.stream_id) {}
 
-    bool quiet(const Chunk* chunk) const { return chunk->freed_at <= fences.passed_count(); }
+    // All work that used the chunk is known to be done. A graph may be launched on any stream, so
+    // that no fence speaks for memory that one was captured with; see PagedStrategy::wait_for.
+    bool quiet(const Chunk* chunk) const {
+        return !captured && chunk->freed_at <= fences.passed_count();
+    }
     bool shared() const { return arena.key().pool == PoolId{} || released; }
 
     Arena arena;
@@ -46,6 +50,7 @@ struct StreamArena {
     std::map<Address, Bytes> homes;  // of chunks, wherever they are now; they do not overlap
     // How far this stream's work comes after another's: the frees there that it has waited for.
     std::map<const StreamArena*, std::uint64_t> waited_for;
+    bool captured = false;  // a graph was captured with memory of it
     bool released = false;  // a private pool's arena after release_pool()
 };
 

@@ -37,7 +37,8 @@ inline void check_refused(const Status& status,
                           const std::string& rule = "a call must be refused") {
     INFO(rule);
     CHECK_FALSE(status.ok());
-    CHECK(status.code() == Code::DriverFailed);
+    // A card calls some of them not supported (mapping a part of a handle), others invalid.
+    CHECK((status.code() == Code::DriverFailed || status.code() == Code::NotSupported));
     CHECK(status.driver_code() != 0);
     CHECK(status.message().find("failed") != std::string::npos);
 }

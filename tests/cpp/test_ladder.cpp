@@ -258,6 +258,31 @@ TEST_CASE("a pool's memory is neither moved nor shared until it is released") {
     world.check_nothing_left();
 }
 
+// A graph is launched on any stream: the capturing stream's fences say nothing about its memory.
+TEST_CASE("a graph's memory is waited for through the device once its pool is released") {
+    PatternWorld world(kPaged, card());
+    const PoolId pool{0, 9};
+    REQUIRE(
+        world.allocator->begin_pool(0, pool, [](Stream stream) { return stream == kOne; }).ok());
+    world.driver.set_capturing(kOne, true);
+    const Address block = world.allocate(40_MiB, kOne);
+    REQUIRE(block != 0);
+    world.driver.set_capturing(kOne, false);
+    REQUIRE(world.allocator->end_pool(0, pool).ok());
+
+    int launches = 0;
+    world.driver.launch(kTwo, [&] {
+        *reinterpret_cast<volatile std::uint64_t*>(block) = 7;  // faults if it was unmapped
+        ++launches;
+    });
+    REQUIRE(world.free(block).ok());
+    REQUIRE(world.allocator->release_pool(0, pool).ok());
+    CHECK(launches == 0);
+    CHECK(world.allocate(40_MiB, kOne) != 0);  // needs the graph's memory: the card is too small
+    CHECK(launches == 1);
+    world.check_nothing_left();
+}
+
 TEST_CASE("frees with recorded streams wait for the end of a capture") {
     for (const Bytes bytes : {700_B, 4_MiB}) {
         CAPTURE(bytes);
