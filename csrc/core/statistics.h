@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdint>
 
+#include "base/units.h"
+
 namespace gma {
 
 enum class StatPool : std::uint8_t { All, Small, Large };  // PyTorch's all, small_pool, large_pool
@@ -26,6 +28,11 @@ struct Gauge {
     void reset_peak() { peak = current; }
     void reset_accumulated() { allocated = freed = 0; }
 };
+
+// Requests of up to 1 MiB are PyTorch's small pool (c10/core/AllocatorConfig.h, kSmallSize).
+constexpr StatPool stat_pool(Bytes requested_bytes) {
+    return requested_bytes <= 1_MiB ? StatPool::Small : StatPool::Large;
+}
 
 using PooledGauge = std::array<Gauge, 3>;  // indexed by StatPool
 
