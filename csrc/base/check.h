@@ -1,7 +1,7 @@
 // Three tiers of checks, all of them alive:
-//   GMA_CHECK   the allocator's own state, always on: a failure is returned as text, never an exit
-//   GMA_ASSERT  the same in debug builds: prints what must hold and both sides, then aborts
-//   audits      recount everything (Allocator::audit), run around every call in the `audit` preset
+//   Code::InvalidValue  the caller's mistakes, always on: returned with the evidence, never an exit
+//   GMA_ASSERT          our own, in debug builds: prints what must hold and both sides, then aborts
+//   Allocator::audit    recounts everything; around every call in the `audit` preset
 #pragma once
 
 #include <cinttypes>
