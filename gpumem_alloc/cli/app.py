@@ -23,7 +23,7 @@ app = typer.Typer(
 )
 
 TraceFile = Annotated[
-    Path, typer.Argument(help="A memory snapshot, an RMM log or our own file; also .gz.")
+    Path, typer.Argument(help="A memory snapshot or an RMM log, also .gz, or our own file.")
 ]
 DeviceOption = Annotated[
     int | None, typer.Option(help="Which device of the trace; the first with events by default.")
@@ -110,7 +110,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit; bad input is one line on stderr and exit code 2."""
     command = typer.main.get_command(app)
     try:
-        code = command.main(arguments, prog_name="gpumem_alloc", standalone_mode=False)
+        code = command.main(arguments, prog_name="python -m gpumem_alloc", standalone_mode=False)
     except (TraceError, SettingsError, RecordingError) as error:
         fail(str(error))
     except typer.Abort:

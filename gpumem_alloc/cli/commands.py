@@ -68,7 +68,7 @@ def _limit_bytes(text: str | None) -> int:
     try:
         limit_bytes = sizes.to_bytes(text)
     except (ValueError, OverflowError) as error:
-        raise replays.SettingsError(f"--limit: {str(error).splitlines()[0]}") from None
+        raise replays.SettingsError(f"--limit: {error}") from None
     if not 0 < limit_bytes < _C.max_request_bytes:
         raise replays.SettingsError(f"--limit: {text} is not between 1 byte and 1 EiB")
     return limit_bytes

@@ -45,8 +45,8 @@ def print_replay(console: Console, report: Report, notes: Sequence[str] = ()) ->
             console.print(_oom_text(result), highlight=False)
     if report["skipped_frees"]:
         console.print(
-            f"{report['skipped_frees']:,} frees were skipped: their blocks were allocated before "
-            "the recording began, and the file does not say where.",
+            f"Frees that were skipped: {report['skipped_frees']:,}. Their blocks were allocated "
+            "before the recording began, and the file does not say where.",
             highlight=False,
         )
     for note in notes:
