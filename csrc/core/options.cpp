@@ -112,7 +112,7 @@ std::string as_given(std::string_view key, std::string_view value) {
 Status unknown_key(std::string_view key) {
     const std::string& closest = nearest(key, names());
     return complaint(key, "there is no such option.", "The nearest valid one is " + closest + ".",
-                     "Use that one; print_options() lists all of them.");
+                     "Use that one; help(gpumem_alloc.Options) lists all of them.");
 }
 
 Status bad_value(const OptionInfo& info, std::string_view value) {
