@@ -36,6 +36,8 @@ struct Allocator::State {
 
 namespace {
 
+constexpr const char* kTooLarge = "CUDA out of memory. Tried to allocate more than 1EB memory.";
+
 // Where an address lies: its device's heap and what the arena says starts there.
 struct Place {
     DeviceHeap* heap = nullptr;
@@ -127,10 +129,7 @@ Result<Address> Allocator::allocate(int device, Bytes bytes, Stream stream) {
     DeviceHeap& heap = *state_->heaps[static_cast<std::size_t>(device)];
     const Address hit = heap.take_small(bytes, stream);
     if (hit != 0 && !state_->events.on()) [[likely]] { return hit; }
-    if (bytes >= kMaxRequestBytes) {
-        return Status(Code::OutOfMemory,
-                      "CUDA out of memory. Tried to allocate more than 1EB memory.");
-    }
+    if (bytes >= kMaxRequestBytes) { return Status(Code::OutOfMemory, kTooLarge); }
     Result<Address> address = hit != 0 ? hit : heap.allocate(bytes, stream);
     if (state_->events.on()) [[unlikely]] { note_allocation(heap, device, bytes, stream, address); }
     return address;
@@ -251,6 +250,7 @@ Result<Bytes> Allocator::trim(int device, Bytes bytes) {
 Status Allocator::reserve(int device, Bytes bytes, Stream stream) {
     GMA_AUDITED_CALL;
     GMA_HEAP_OR_RETURN(heap, device);
+    if (bytes >= kMaxRequestBytes) { return {Code::OutOfMemory, kTooLarge}; }
     return heap.reserve(bytes, stream);
 }
 

@@ -94,7 +94,7 @@ public:
 
     // Private pools. While begun, allocations on a stream for which `filter` holds come from the
     // pool; the last one begun is asked first. Its memory is never moved, unmapped or shared until
-    // release_pool(), after which it is given back as its blocks are freed.
+    // it was released as often as begun, after which it is given back as its blocks are freed.
     Status begin_pool(int device, PoolId pool, std::function<bool(Stream)> filter);
     Status end_pool(int device, PoolId pool);
     Status release_pool(int device, PoolId pool);

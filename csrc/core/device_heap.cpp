@@ -279,7 +279,7 @@ void DeviceHeap::give_locked(Block* block) {
     if (strategy_->reserved_bytes() > limit_bytes_ && routes_.empty()) {
         // The limit was lowered below what was live: what is freed above it goes back.
         static_cast<void>(
-            strategy_->trim(strategy_->reserved_bytes() - limit_bytes_, HeapStrategy::Wait::No));
+            strategy_->trim(strategy_->reserved_bytes() - limit_bytes_, HeapStrategy::Wait::Ask));
     }
     count_reserved_locked();
     settle_locked();
@@ -311,7 +311,8 @@ Status DeviceHeap::record_stream(Address address, std::uintptr_t tagged, Stream 
     if ((tagged & 1) != 0) {
         auto* slab = reinterpret_cast<Slab*>(tagged - 1);
         if (slab->cache->key().stream == stream) { return {}; }
-        if (slab->cache->set_recorded(slab, address) == ThreadCache::Recording::NotAllocated) {
+        if (!live_object_locked(slab, address) ||
+            slab->cache->set_recorded(slab, address) == ThreadCache::Recording::NotAllocated) {
             return {Code::InvalidValue, "record_stream of a block that is not allocated"};
         }
         Status status = pending_.record(address, stream, deferral_locked());
@@ -325,6 +326,12 @@ Status DeviceHeap::record_stream(Address address, std::uintptr_t tagged, Stream 
     if (block->stream() == stream) { return {}; }
     block->recorded = true;
     return pending_.record(address, stream, deferral_locked());
+}
+
+// One that was freed and waits for streams is not live: its uses went with the free.
+bool DeviceHeap::live_object_locked(const Slab* slab, Address address) const {
+    const ThreadCache::ObjectInfo object = slab->cache->info(slab, address);
+    return object.allocated && (!object.recorded || pending_.recorded(address));
 }
 
 bool DeviceHeap::owns(Address address) {

@@ -127,6 +127,7 @@ private:
     Status free_large(Address address);
     Status free_large_locked(Address address, Block* block);
     Status free_recorded_object(Slab* slab, Address address);
+    bool live_object_locked(const Slab* slab, Address address) const;
     void complete_locked(const std::vector<PendingFree>& done);
     void return_object_locked(Slab* slab, Address address);
     void return_slab_locked(Slab* slab);
@@ -158,6 +159,7 @@ private:
     std::unique_ptr<HeapStrategy> strategy_;
     PendingFrees pending_;
     std::vector<Route> routes_;
+    std::map<PoolId, std::uint64_t> pool_uses_;  // begun and not released, as often
     std::vector<Stream> pool_streams_;  // that have used a pool since the first route was begun
     std::atomic<bool> has_pools_{false};
     std::atomic<bool> small_path_open_{false};  // slabs in use and no route begun

@@ -38,6 +38,8 @@ std::vector<BlockInfo> objects_of(const Slab& slab, const PendingFrees& pending)
 Status DeviceHeap::begin_pool(PoolId pool, std::function<bool(Stream)> filter) {
     std::lock_guard guard(lock_);
     routes_.push_back({pool, std::move(filter)});
+    ++pool_uses_[pool];
+    strategy_->begin_pool(pool);
     has_pools_ = true;
     small_path_open_ = false;
     return {};
@@ -65,7 +67,7 @@ Status DeviceHeap::pin(Address address, std::uintptr_t tagged, Pin change) {
 Block* DeviceHeap::block_locked(Address address, std::uintptr_t tagged) {
     if ((tagged & 1) == 0) { return strategy_->find(address); }
     const auto* slab = reinterpret_cast<Slab*>(tagged - 1);
-    return slab->cache->info(slab, address).allocated ? slab->block : nullptr;
+    return live_object_locked(slab, address) ? slab->block : nullptr;
 }
 
 Status DeviceHeap::end_pool(PoolId pool) {
@@ -82,8 +84,13 @@ Status DeviceHeap::end_pool(PoolId pool) {
     return {};
 }
 
+// Graphs may share a pool. Each began it and releases it; the last one gives its memory free.
 Status DeviceHeap::release_pool(PoolId pool) {
     std::lock_guard guard(lock_);
+    if (auto it = pool_uses_.find(pool); it != pool_uses_.end()) {
+        if (--it->second > 0) { return {}; }
+        pool_uses_.erase(it);
+    }
     strategy_->release_pool(pool);
     return {};
 }

@@ -15,6 +15,10 @@ std::optional<TraceRecord> DeviceHeap::describe(Address address, std::uintptr_t 
         if (!object.allocated) { return std::nullopt; }
         record.bytes = object.requested_bytes;
         record.stream = reinterpret_cast<std::uintptr_t>(slab->cache->key().stream);
+        if (object.recorded) {
+            const std::lock_guard guard(lock_);
+            if (!live_object_locked(slab, address)) { return std::nullopt; }
+        }
         record.action = object.recorded ? Action::FreeRequested : Action::Free;
         return record;
     }

@@ -148,6 +148,7 @@ Result<Bytes> PagedStrategy::trim(Bytes bytes, Wait wait) {
     }
     for (auto& [key, owner] : arenas_) {
         if (!owner->shared() || given >= bytes) { continue; }
+        if (wait == Wait::Ask) { fence_and_poll(*owner); }
         Result<Bytes> part = break_idle(*owner, Window{}, bytes - given, wait);
         if (!part) { return part; }
         given += *part;
@@ -169,7 +170,7 @@ Result<Bytes> PagedStrategy::break_idle(StreamArena& owner, const Window& window
     for (auto it = idle.rbegin(); it != idle.rend() && given < wanted; ++it) {
         Chunk* chunk = *it;
         if (!owner.quiet(chunk) || chunk->stale_count > 0) {
-            if (wait == Wait::No) { continue; }
+            if (wait != Wait::Yes) { continue; }
             if (Status status = wait_for(owner, chunk->freed_at); !status.ok()) { return status; }
             if (Status status = wait_for_stale(chunk); !status.ok()) { return status; }
             if (chunk->stale_count > 0) { continue; }
@@ -220,6 +221,12 @@ Status PagedStrategy::release_idle(StreamArena& owner, Chunk* chunk) {
 void PagedStrategy::release_pool(PoolId pool) {
     for (auto& [key, owner] : arenas_) {
         if (key.pool == pool) { owner->released = true; }
+    }
+}
+
+void PagedStrategy::begin_pool(PoolId pool) {
+    for (auto& [key, owner] : arenas_) {
+        if (key.pool == pool) { owner->released = false; }
     }
 }
 

@@ -68,6 +68,7 @@ public:
     void poll() override;
     Result<Bytes> trim(Bytes bytes, Wait wait) override;
     void release_pool(PoolId pool) override;
+    void begin_pool(PoolId pool) override;
     void pin(Block* block) override;
     void unpin(Block* block) override;
     void set_limit(Bytes limit_bytes) override { limit_bytes_ = limit_bytes; }

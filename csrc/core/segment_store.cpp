@@ -50,7 +50,7 @@ SegmentStore::Released SegmentStore::release(Segment* segment, Wait wait) {
         line.fences.poll();
     }
     if (!segment->quiet()) {
-        if (wait == Wait::No) { return {false, {}}; }
+        if (wait != Wait::Yes) { return {false, {}}; }
         if (Status status = wait_for(*segment); !status.ok()) { return {false, status}; }
     }
     Status status = driver_.free(device_, segment->address);

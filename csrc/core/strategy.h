@@ -68,11 +68,13 @@ public:
 
     // Finishes what waits for fences that have passed.
     virtual void poll() = 0;
-    // Gives back up to `bytes` of idle memory. With `wait` the host waits for the fences it needs.
-    enum class Wait : std::uint8_t { No, Yes };
+    // Gives back up to `bytes` of idle memory. Yes: the host waits for the fences it needs. Ask:
+    // they are recorded and asked, but not waited for. No: what a capture forbids is left alone.
+    enum class Wait : std::uint8_t { No, Ask, Yes };
     virtual Result<Bytes> trim(Bytes bytes, Wait wait) = 0;
-    // The pool's memory may be used for anything from now on.
+    // The pool's memory may be used for anything from now on, until it is begun again.
     virtual void release_pool(PoolId pool) = 0;
+    virtual void begin_pool(PoolId) {}
     virtual void pin(Block* block) = 0;
     virtual void unpin(Block* block) = 0;
 

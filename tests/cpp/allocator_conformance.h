@@ -64,8 +64,12 @@ public:
             check_invalid(model.allocator->allocate(device, 512, nullptr).status());
             check_invalid(model.allocator->trim(device).status());
         }
-        const Status huge = model.allocator->allocate(0, ~Bytes{0}, nullptr).status();
-        CHECK(huge.code() == Code::OutOfMemory);
+        for (const Bytes huge : {~Bytes{0}, ~Bytes{0} - 600, kMaxRequestBytes, 1_TiB}) {
+            CAPTURE(huge);
+            CHECK(model.allocator->allocate(0, huge, nullptr).status().code() == Code::OutOfMemory);
+            CHECK(model.allocator->reserve(0, huge).code() == Code::OutOfMemory);
+        }
+        model.check_books(0);
         model.finish();
     }
 
@@ -82,6 +86,8 @@ public:
             model.launch_check(address, other);
             model.free(address);
             CHECK(model.statistics().active[0].current == 1);
+            check_invalid(model.allocator->free(address));
+            check_invalid(model.allocator->record_stream(address, stream_number(3)));
             check_invalid(model.allocator->free(address));
             for (int i = 0; i < 8; ++i) { model.allocate(bytes, stream_number(1)); }
             model.driver.drain(stream_number(1));

@@ -1,0 +1,46 @@
+// Limits at their edges: lowered below what is live, none at all, less than a page.
+#include "pattern_world.h"
+
+namespace gma {
+namespace {
+
+const Stream kOne = stream_at(1);
+const Stream kTwo = stream_at(2);
+
+}  // namespace
+
+TEST_CASE("what is freed above a lowered limit goes back as soon as its work is done") {
+    PatternWorld world("strategy:paged", PatternWorld::small_card(64_MiB));
+    std::vector<Address> held;
+    for (int i = 0; i < 8; ++i) { held.push_back(world.allocate(4_MiB, kOne)); }
+    const Address last = world.allocate(1_MiB, kTwo);
+    REQUIRE(world.allocator->set_limit(0, 8_MiB).ok());
+    CHECK(world.reserved_bytes() >= 33_MiB);
+    CHECK(world.allocate(1_MiB, kOne) == 0);
+    for (const Address address : held) { REQUIRE(world.free(address).ok()); }
+    CHECK(world.reserved_bytes() >= 32_MiB);  // in use by queued work, which nobody waits for
+    CHECK(world.driver.queued_operations(kOne) > 0);
+    world.driver.drain_all();
+    REQUIRE(world.free(last).ok());
+    CHECK(world.reserved_bytes() <= 8_MiB);
+    CHECK(world.statistics().num_sync_all_streams == 0);
+    world.check_nothing_left();
+}
+
+TEST_CASE("a limit below a page leaves nothing to allocate, and no harm done") {
+    PatternWorld world("strategy:paged", PatternWorld::small_card(32_MiB));
+    for (const Bytes limit : {0_B, 1000_B, PatternWorld::kPage - 1}) {
+        CAPTURE(limit);
+        REQUIRE(world.allocator->set_limit(0, limit).ok());
+        for (const Bytes bytes : {512_B, 1_MiB}) {
+            CHECK(world.allocate(bytes) == 0);
+            CHECK(world.last.code() == Code::OutOfMemory);
+        }
+        CHECK(world.reserved_bytes() == 0);
+    }
+    REQUIRE(world.allocator->set_limit(0, PatternWorld::kPage).ok());
+    CHECK(world.allocate(512) != 0);
+    world.check_nothing_left();
+}
+
+}  // namespace gma
