@@ -26,11 +26,17 @@ Status CoreTarget::open(const Options& options, Bytes limit_bytes) {
 }
 
 Result<Address> CoreTarget::allocate(const ReplayStep& step) {
+    // A trace says which pool a block came from, not when the pool was begun and ended: each is
+    // begun for the block at hand, since recorded streams are not asked while one is.
+    const PoolId pool{0, step.pool};
     if (step.pool != 0) {
-        if (Status status = enter_pool(step.pool); !status.ok()) { return status; }
+        Status status = allocator_->begin_pool(kDevice, pool, [](Stream) { return true; });
+        if (!status.ok()) { return status; }
     }
     Result<Address> address = allocator_->allocate(kDevice, step.bytes, stream_of(step.stream));
-    current_pool_ = 0;
+    if (step.pool != 0) {
+        if (Status status = allocator_->end_pool(kDevice, pool); !status.ok()) { return status; }
+    }
     if (address) { addresses_[step.block] = *address; }
     return address;
 }
@@ -69,17 +75,6 @@ Bytes CoreTarget::reserved(std::int64_t Gauge::* field) {
     const DeviceStatistics statistics = allocator_->statistics(kDevice);
     return static_cast<Bytes>(statistics.reserved_bytes[static_cast<std::size_t>(StatPool::All)].*
                               field);
-}
-
-// A trace says which pool a block came from, not when the pool was begun and ended: each is begun
-// at its first block and chooses by the block at hand.
-Status CoreTarget::enter_pool(std::uint16_t pool) {
-    current_pool_ = pool;
-    if (known_pools_.size() <= pool) { known_pools_.resize(pool + 1U, false); }
-    if (known_pools_[pool]) { return {}; }
-    known_pools_[pool] = true;
-    return allocator_->begin_pool(kDevice, PoolId{0, pool},
-                                  [this, pool](Stream) { return current_pool_ == pool; });
 }
 
 }  // namespace gma

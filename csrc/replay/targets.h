@@ -38,7 +38,6 @@ private:
     static constexpr int kDevice = 0;
 
     Bytes reserved(std::int64_t Gauge::* field);
-    Status enter_pool(std::uint16_t pool);
 
     HostDriver driver_;
     std::unique_ptr<Allocator> allocator_;
@@ -48,9 +47,6 @@ private:
     std::unordered_map<std::uint32_t, Stream> holders_;
     std::deque<Stream> idle_holders_;
     std::uint64_t holder_count_ = 0;
-    // The pool that the current allocation belongs to; the pools' filters look at it.
-    std::uint16_t current_pool_ = 0;
-    std::vector<bool> known_pools_;
 };
 
 class NativeTarget {

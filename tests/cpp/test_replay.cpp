@@ -169,6 +169,24 @@ TEST_CASE("a pool's blocks do not serve the default pool") {
     }
 }
 
+// A pool that was begun for a while must not keep back the frees of others for good.
+TEST_CASE("blocks of other streams come back although a pool was used") {
+    std::vector<ReplayStep> steps = {allocate(0, 4_MiB, 0, 0)};
+    steps[0].pool = 1;
+    for (std::uint32_t block = 1; block <= 100; ++block) {
+        const std::uint64_t at = 3 * block;
+        steps.push_back(allocate(block, 4_MiB, 4096, at));
+        steps.push_back(give_back(StepKind::FreeLater, block, at + 1));
+        steps.push_back(give_back(StepKind::Complete, block, at + 2));
+    }
+    for (const char* name : {"split", "paged"}) {
+        CAPTURE(name);
+        const auto result = replay(trace_of(steps, 101), settings_of(name));
+        REQUIRE(result);
+        CHECK(result->peak_reserved_bytes <= 64_MiB);
+    }
+}
+
 TEST_CASE("a pickle is walked without running it") {
     using namespace std::string_view_literals;
     CHECK(check_pickle("\x80\x04N."sv).empty());
