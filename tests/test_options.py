@@ -46,6 +46,16 @@ def test_a_preset_only_changes_defaults(monkeypatch: pytest.MonkeyPatch) -> None
     assert resolved(slack_percent=9, preset="lean").slack_percent == 9.0
 
 
+@pytest.mark.parametrize("preset", ["lean", "fast"])
+def test_the_table_says_what_a_preset_sets(preset: str) -> None:
+    plain, chosen = _C.parse_options(""), _C.parse_options(f"preset:{preset}")
+    changed = {key: value for key, value in chosen.items() if value != plain[key]}
+    del changed["preset"]
+    said = ", ".join(f"{key} {value:g}" for key, value in changed.items())
+    (sentence,) = (row["sentence"] for row in _C.option_table() if row["name"] == "preset")
+    assert f"({said})" in sentence
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
