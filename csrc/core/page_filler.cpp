@@ -58,10 +58,13 @@ Bytes PagedStrategy::budget_bytes(Bytes request_bytes) const {
 // The cost of driver calls is per handle, so large totals get large ones, and the more so the
 // larger: what one survivor can pin matters less there. Under a limit that the user set they are
 // small, so that what fits, fits; and close to any limit, so that none is half used where it hurts.
+// Streams that take turns hand large parts of the memory to one another: in large pieces.
 Bytes PagedStrategy::new_chunk_bytes(Bytes request_bytes) const {
     const Bytes total = store_.reserved_bytes() + request_bytes;
     const double growth = std::max(1.0, static_cast<double>(total) / static_cast<double>(1_GiB));
-    const auto share = static_cast<Bytes>(static_cast<double>(total / chunk_divisor_) * growth);
+    const Bytes handed = arenas_.size() > 1 ? kStreamsFactor : 1;
+    const auto share =
+        static_cast<Bytes>(static_cast<double>(handed * total / chunk_divisor_) * growth);
     const Bytes cautious = headroom(kMaxRequestBytes) / 8;
     const Bytes limited = limit_bytes_ < total_bytes_ ? limit_bytes_ / kLimitedDivisor : share;
     const Bytes bytes = std::min({share, max_chunk_bytes_, cautious, limited});

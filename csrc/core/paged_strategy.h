@@ -84,6 +84,7 @@ public:
 
 private:
     static constexpr Bytes kLimitedDivisor = 4096;
+    static constexpr Bytes kStreamsFactor = 8;
 
     // One idle chunk that could be taken, best first: own stream, passed fence, oldest use.
     struct Candidate {
