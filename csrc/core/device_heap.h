@@ -160,6 +160,7 @@ private:
     PendingFrees pending_;
     std::vector<Route> routes_;
     std::map<PoolId, std::uint64_t> pool_uses_;  // begun and not released, as often
+    std::multimap<Address, Block*> pins_;        // one entry for each pin
     std::vector<Stream> pool_streams_;  // that have used a pool since the first route was begun
     std::atomic<bool> has_pools_{false};
     std::atomic<bool> small_path_open_{false};  // slabs in use and no route begun

@@ -52,14 +52,21 @@ Result<BaseAllocation> DeviceHeap::base_allocation(Address address, std::uintptr
     return strategy_->base_of(block);
 }
 
+// Pins are known by their addresses: when one ends, its slab may be gone already.
 Status DeviceHeap::pin(Address address, std::uintptr_t tagged, Pin change) {
     std::lock_guard guard(lock_);
-    Block* block = block_locked(address, tagged);
-    if (block == nullptr) { return {Code::InvalidValue, "no block starts at this address"}; }
-    if (change == Pin::Remove && block->pin_count == 0) {
-        return {Code::InvalidValue, "the block is not pinned"};
+    if (change == Pin::Add) {
+        Block* block = block_locked(address, tagged);
+        if (block == nullptr) { return {Code::InvalidValue, "no block starts at this address"}; }
+        strategy_->pin(block);
+        pins_.emplace(address, block);
+        return {};
     }
-    change == Pin::Add ? strategy_->pin(block) : strategy_->unpin(block);
+    auto it = pins_.find(address);
+    if (it == pins_.end()) { return {Code::InvalidValue, "the block is not pinned"}; }
+    Block* block = it->second;
+    pins_.erase(it);
+    strategy_->unpin(block);
     return {};
 }
 

@@ -308,7 +308,11 @@ inline void ConformanceOfAllocator::pinning() {
         REQUIRE(static_cast<bool>(model.allocator->trim(0)));
         REQUIRE(model.allocator->unpin(address).ok());
         check_invalid(model.allocator->unpin(address));
+        REQUIRE(model.allocator->pin(address).ok());
         model.free(address);
+        REQUIRE(static_cast<bool>(model.allocator->trim(0)));
+        REQUIRE(model.allocator->unpin(address).ok());  // its slab has gone meanwhile
+        check_invalid(model.allocator->unpin(address));
     }
     model.finish();
 }
