@@ -128,8 +128,9 @@ class Comparison:
 
 
 def command_line() -> str:
-    """Return what this program was started with."""
-    return " ".join([f"python -m benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
+    """Return what this program was started with, without the places of this machine."""
+    words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
+    return " ".join([f"python -m benchmarks.{Path(sys.argv[0]).stem}", *words])
 
 
 def driver_version() -> str | None:

@@ -23,9 +23,9 @@ SECTION = re.compile(f"{re.escape(BEGIN)}\n(.*?){re.escape(END)}", re.DOTALL)
 MIB = 1 << 20
 NAMES = {"native": "PyTorch default", "expandable": "PyTorch expandable segments"}
 HEAD = (
-    "| workload | allocator | live MiB | card MiB | (card - base) / live | step time against the "
-    "faster PyTorch run, 95 % | all steps but the first, s | losses |\n"
-    "|---|---|---|---|---|---|---|---|\n"
+    "| workload | allocator | rounds | live MiB | card MiB | (card - base) / live | step time "
+    "against the faster PyTorch run, 95 % | all steps but the first, s | losses |\n"
+    "|---|---|---|---|---|---|---|---|---|\n"
 )
 
 
@@ -51,11 +51,12 @@ def _line(entry: Row) -> str:
     allocator = NAMES.get(entry["allocator"], f"ours, `{entry['allocator']}`")
     if "step_ratio" not in entry:
         reason = "; ".join(entry["errors"]) or "not run"
-        cells = [entry["workload"], allocator, reason.replace("|", "/"), *[""] * 5]
+        cells = [entry["workload"], allocator, "", reason.replace("|", "/"), *[""] * 5]
     else:
         cells = [
             entry["workload"],
             allocator,
+            str(entry["runs"]),
             f"{entry['live_peak_bytes'] / MIB:,.0f}",
             f"{entry['card_peak_bytes'] / MIB:,.0f}" if entry["card_peak_bytes"] else "",
             "" if entry["card_ratio"] is None else f"{entry['card_ratio']:.3f}",

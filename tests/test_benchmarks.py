@@ -105,8 +105,8 @@ def test_errors_are_shown_and_fail() -> None:
     assert summary.failures(entries) == ["w, paged: exit code 1: boom | bang"]
     machine = {"gpu": "G", "driver": None, "torch": "2", "gpumem_alloc": "0", "git_id": ""}
     text = table.render({"summary": entries, "machine": machine, "date": "2026-01-01 x"}, "f.json")
-    assert "| w | ours, `paged` | exit code 1: boom / bang |" in text
-    assert all(line.count("|") == 9 for line in text.splitlines() if line.startswith("|"))
+    assert "| w | ours, `paged` |  | exit code 1: boom / bang |" in text
+    assert all(line.count("|") == 10 for line in text.splitlines() if line.startswith("|"))
 
 
 def test_each_allocator_gets_its_own_settings() -> None:

@@ -130,6 +130,7 @@ def test_editable_install_finds_its_module(sdist: Path, tmp_path: Path) -> None:
     python = tmp_path / "empty" / "bin" / "python"
     debug = "-DCMAKE_BUILD_TYPE=Debug"  # sooner compiled
     run(python, "-m", "pip", "--quiet", "install", "-e", sdist, CMAKE_ARGS=debug)
+    (tmp_path / "gpumem_alloc").mkdir()  # as where a checkout's parent is the current folder
     script = "from gpumem_alloc import _C; print(_C.__file__)"
     assert Path(run(python, "-c", script, cwd=tmp_path).strip()).parent == sdist / "gpumem_alloc"
 
