@@ -56,9 +56,10 @@ Bytes PagedStrategy::budget_bytes(Bytes request_bytes) const {
 }
 
 // The cost of driver calls is per handle, so large totals get large ones, and the more so the
-// larger: what one survivor can pin matters less there. Under a limit that the user set they are
-// small, so that what fits, fits; and close to any limit, so that none is half used where it hurts.
-// Streams that take turns hand large parts of the memory to one another: in large pieces.
+// larger: what one survivor can pin matters less there. Streams that take turns hand large parts of
+// the memory to one another: in large pieces. Handles are small where memory is tight, so that what
+// fits, fits: in the upper half of a limit that the user set (in all of it for several streams),
+// and close to any limit.
 Bytes PagedStrategy::new_chunk_bytes(Bytes request_bytes) const {
     const Bytes total = store_.reserved_bytes() + request_bytes;
     const double growth = std::max(1.0, static_cast<double>(total) / static_cast<double>(1_GiB));
@@ -66,7 +67,9 @@ Bytes PagedStrategy::new_chunk_bytes(Bytes request_bytes) const {
     const auto share =
         static_cast<Bytes>(static_cast<double>(handed * total / chunk_divisor_) * growth);
     const Bytes cautious = headroom(kMaxRequestBytes) / 8;
-    const Bytes limited = limit_bytes_ < total_bytes_ ? limit_bytes_ / kLimitedDivisor : share;
+    const bool tight = arenas_.size() > 1 || total >= limit_bytes_ / 2;
+    const Bytes limited =
+        tight && limit_bytes_ < total_bytes_ ? limit_bytes_ / kLimitedDivisor : share;
     const Bytes bytes = std::min({share, max_chunk_bytes_, cautious, limited});
     return bytes <= page_bytes_ ? page_bytes_ : std::bit_floor(bytes / page_bytes_) * page_bytes_;
 }
