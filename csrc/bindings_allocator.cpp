@@ -96,10 +96,11 @@ const char* strategy_name(Strategy strategy) {
     return "unknown";
 }
 
-// Zeros before the first use: asking for statistics starts nothing.
+// Zeros before the first use: asking for statistics starts nothing. A forked child is refused.
 py::dict statistics(int device) {
     Allocator* const made = process_allocator_if_made();
     if (made == nullptr) { return to_dict(DeviceStatistics()); }
+    check(made->check_process());
     return to_dict(without_gil([&] { return made->statistics(device); }));
 }
 
@@ -107,6 +108,7 @@ py::list snapshot(int device) {
     py::list segments;
     Allocator* const made = process_allocator_if_made();
     if (made == nullptr) { return segments; }
+    check(made->check_process());
     for (const SegmentInfo& segment : without_gil([&] { return made->snapshot(device); })) {
         segments.append(to_dict(segment));
     }

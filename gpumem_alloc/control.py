@@ -54,11 +54,14 @@ def stats(device: Any = None) -> dict[str, int]:
     """Return the statistics of a device, by default the current one.
 
     Keys are those of torch.cuda.memory_stats ("allocated_bytes.all.current") and our own counters
-    (csrc/core/statistics.def); sizes are bytes. All are 0 before the first allocation.
+    (csrc/core/statistics.def); sizes are bytes. All are 0 before the first allocation. Raises
+    AllocatorError in a forked child.
     """
     report_errors()
+    with translated():
+        statistics = _C.statistics(device_index(device))
     flat: dict[str, int] = {}
-    for name, value in _C.statistics(device_index(device)).items():
+    for name, value in statistics.items():
         if isinstance(value, dict):
             for pool, gauge in value.items():
                 flat.update({f"{name}.{pool}.{metric}": n for metric, n in gauge.items()})
@@ -70,8 +73,9 @@ def stats(device: Any = None) -> dict[str, int]:
 def trim(bytes: int | str | None = None, device: Any = None) -> int:
     """Give memory that no block uses back to the card, and return how many bytes were.
 
-    `bytes` bounds what is given back, by default all of it; `device` None means every device. Never
-    waits for the device. Raises AllocatorError if the driver refuses.
+    `bytes` bounds what is given back, by default all of it; `device` None means every device. Waits
+    for the work that used the memory last; for the device only after a CUDA graph's pool was
+    released or a stream destroyed. Raises AllocatorError if the driver refuses.
     """
     report_errors()
     amount = _C.max_request_bytes if bytes is None else to_bytes(bytes)

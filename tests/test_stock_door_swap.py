@@ -127,7 +127,8 @@ def test_a_forked_child_is_refused_and_its_frees_are_ignored(machine: Machine) -
         warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)  # Python 3.12's
         child = os.fork()
         if child == 0:
-            for call in (gpumem_alloc.enable, lambda: gpumem_alloc.reserve("1MiB", 0)):
+            for call in (gpumem_alloc.enable, lambda: gpumem_alloc.reserve("1MiB", 0),
+                         gpumem_alloc.stats):
                 text = inside.raised(gpumem_alloc.AllocatorError, call)
                 assert "fork" in text and "spawn" in text, text
             del x  # frees nothing here
