@@ -4,8 +4,8 @@
 //   -> drain thread caches -> grow to the limit -> wait for recorded streams, oldest fence first
 //   -> wait for the fences that suffice -> out-of-memory callbacks, then once more -> out of memory
 //
-// The host waits only in the last steps, and only for fences: for the device only where no fence can
-// speak, after a stream was destroyed or a graph's pool released.
+// The host waits only in the last steps, and only for fences: for the device only where no fence
+// can speak, after a stream was destroyed or a graph's pool released.
 #include <algorithm>
 #include <string>
 
