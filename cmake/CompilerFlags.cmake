@@ -2,8 +2,8 @@
 add_library(gma_flags INTERFACE)
 target_compile_options(gma_flags INTERFACE
     -Wall -Wextra -Wconversion -Wshadow -Wundef -Wold-style-cast -Wimplicit-fallthrough)
-# Two false alarms of GCC 12: the unused member of a variant (Result) as uninitialised, at -O1 and
-# with TSan; "text" + std::string as overlapping (GCC bug 105651), at -O2 and above.
+# Two false alarms of GCC 12: the value of a Result that has none as uninitialised, at -O1 and with
+# TSan; "text" + std::string as overlapping (GCC bug 105651), at -O2 and above.
 target_compile_options(gma_flags INTERFACE
     $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized -Wno-restrict>)
 if(GMA_WERROR)

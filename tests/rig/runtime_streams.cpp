@@ -22,7 +22,7 @@ cudaError_t make_event(cudaEvent_t* event) {
     return cudaSuccess;
 }
 template <class T>
-T placeholder() {
+T opaque_handle() {
     static int thing = 0;
     return reinterpret_cast<T>(&thing);
 }
@@ -124,7 +124,7 @@ RIG_EXPORT cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCap
 RIG_EXPORT cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     const bool is_invalid = rig::capture(number(stream)) == rig::Capture::Invalid;
     rig::set_capturing(number(stream), false);
-    *graph = is_invalid ? nullptr : placeholder<cudaGraph_t>();
+    *graph = is_invalid ? nullptr : opaque_handle<cudaGraph_t>();
     return is_invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
 }
 RIG_EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
@@ -139,7 +139,7 @@ RIG_EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream,
                                                 std::size_t* count) {
     *status = status_of(stream);
     if (id != nullptr) { *id = *status == cudaStreamCaptureStatusActive ? 1 : 0; }
-    if (graph != nullptr) { *graph = placeholder<cudaGraph_t>(); }
+    if (graph != nullptr) { *graph = opaque_handle<cudaGraph_t>(); }
     if (nodes != nullptr) { *nodes = nullptr; }
     if (edges != nullptr) { *edges = nullptr; }
     if (count != nullptr) { *count = 0; }
@@ -152,7 +152,7 @@ RIG_EXPORT cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode
 }
 RIG_EXPORT cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t,
                                                      unsigned long long) {
-    *exec = placeholder<cudaGraphExec_t>();
+    *exec = opaque_handle<cudaGraphExec_t>();
     return cudaSuccess;
 }
 RIG_EXPORT cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
@@ -164,7 +164,7 @@ RIG_EXPORT cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*, std::siz
 }
 RIG_EXPORT cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void*, cudaHostFn_t, unsigned,
                                             unsigned) {
-    *object = placeholder<cudaUserObject_t>();
+    *object = opaque_handle<cudaUserObject_t>();
     return cudaSuccess;
 }
 RIG_EXPORT cudaError_t cudaUserObjectRelease(cudaUserObject_t, unsigned) { return cudaSuccess; }
@@ -222,7 +222,7 @@ RIG_EXPORT cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::
     return cudaSuccess;
 }
 RIG_EXPORT cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void*) {
-    *kernel = placeholder<cudaKernel_t>();
+    *kernel = opaque_handle<cudaKernel_t>();
     return cudaSuccess;
 }
 RIG_EXPORT cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, std::size_t,
