@@ -3,6 +3,10 @@
 // Layers below it: device_heap (one per device: lock, streams, fences, limit, retry ladder) ->
 // strategy (paged, split, direct) -> driver. Nothing here knows torch or CUDA.
 //
+// It is an interface because the bridge is compiled apart from the core, against the torch of the
+// user's machine: all that it needs of the core are these headers and one pointer. What implements
+// it is core_allocator.h.
+//
 // No function throws. All may be called from any thread. After a fork the child gets Code::Forked,
 // or nothing where there is no status; its frees do nothing.
 #pragma once
@@ -10,10 +14,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "base/trace_record.h"
 #include "base/units.h"
 #include "core/options.h"
 #include "core/statistics.h"
@@ -21,7 +27,6 @@
 
 namespace gma {
 
-class DeviceHeap;
 class EventRing;
 
 // PyTorch's MempoolId_t: {0, 0} is the default pool.
@@ -71,70 +76,130 @@ struct BaseAllocation {
     Bytes bytes = 0;
 };
 
+// A block that a private pool has handed out, as a checkpoint keeps it.
+struct PoolBlock {
+    Address address = 0;
+    Bytes bytes = 0;
+    Bytes requested_bytes = 0;
+};
+struct PoolChange {
+    std::vector<Address> freed;
+    std::vector<Address> allocated;  // a block may be in both
+};
+struct PoolBytes {
+    PoolId pool;
+    PooledGauge reserved_bytes;
+};
+
+// Where a private pool's memory comes from when it is not ours: whole segments of another
+// allocator. Called under the device's lock.
+class SegmentProvider {
+public:
+    virtual ~SegmentProvider() = default;
+    virtual Result<Address> obtain(Bytes bytes) = 0;
+    virtual void give_back(Address address) noexcept = 0;
+};
+
+// Is told what happens to memory, in order, under the device's lock: it must not call the
+// allocator. Segments (SegmentAlloc, SegmentFree, SegmentMap, SegmentUnmap) and the end of frees
+// that had to wait (FreeCompleted); the caller knows of its own allocations and frees.
+class EventSink {
+public:
+    virtual ~EventSink() = default;
+    virtual void note(const TraceRecord& record) noexcept = 0;
+};
+
 class Allocator {
 public:
     // `driver` must outlive the allocator. Fails with the driver's status if it cannot be asked.
     static Result<std::unique_ptr<Allocator>> create(Driver& driver, const Options& options);
-    ~Allocator();
+    Allocator() = default;
+    Allocator(const Allocator&) = delete;
+    Allocator& operator=(const Allocator&) = delete;
+    virtual ~Allocator() = default;
 
     // 0 bytes succeed with address 0. Out of memory is Code::OutOfMemory with the whole report as
     // its message (see out_of_memory.h).
-    Result<Address> allocate(int device, Bytes bytes, Stream stream);
+    virtual Result<Address> allocate(int device, Bytes bytes, Stream stream) = 0;
+    // The same at a place that the caller names, in memory that was allocated for the stream
+    // before. Code::NotSupported if a block lies there or the strategy cannot place.
+    virtual Result<Address> allocate_at(int device, Bytes bytes, Stream stream, Address at) = 0;
     // 0 is ignored. Foreign pointers and double frees are Code::InvalidValue.
-    Status free(Address address);
+    virtual Status free(Address address) = 0;
     // From now on `address` may be in use by `stream` too, until the work queued there at the time
     // of its free is done.
-    Status record_stream(Address address, Stream stream);
+    virtual Status record_stream(Address address, Stream stream) = 0;
+    // The allocated block at `address`: requested bytes, device, stream, pool; the action is what
+    // its free would be, Free or FreeRequested. Empty: none of ours is allocated there.
+    virtual std::optional<TraceRecord> describe(Address address) = 0;
 
     // Where the range that holds `address` starts, and its size (cudaIpcMemHandle needs it).
-    Result<BaseAllocation> base_allocation(Address address);
+    virtual Result<BaseAllocation> base_allocation(Address address) = 0;
     // Chunks under an exported block are not moved, reused or released until unpin().
-    Status pin(Address address);
-    Status unpin(Address address);
+    virtual Status pin(Address address) = 0;
+    virtual Status unpin(Address address) = 0;
 
     // Private pools. While begun, allocations on a stream for which `filter` holds come from the
     // pool; the last one begun is asked first. Its memory is never moved, unmapped or shared until
-    // it was released as often as begun, after which it is given back as its blocks are freed.
-    Status begin_pool(int device, PoolId pool, std::function<bool(Stream)> filter);
-    Status end_pool(int device, PoolId pool);
-    Status release_pool(int device, PoolId pool);
+    // it was released as often as begun and retained, after which it is given back as its blocks
+    // are freed.
+    virtual Status begin_pool(int device, PoolId pool, std::function<bool(Stream)> filter) = 0;
+    virtual Status end_pool(int device, PoolId pool) = 0;
+    // Makes the pool, or adds a use. With a provider its memory comes from there.
+    virtual Status retain_pool(int device, PoolId pool,
+                               std::shared_ptr<SegmentProvider> provider) = 0;
+    virtual Status release_pool(int device, PoolId pool) = 0;
+    virtual std::uint64_t pool_use_count(int device, PoolId pool) = 0;
+    // Others may be served from the pool's free memory before they fail.
+    virtual Status set_pool_use_on_oom(int device, PoolId pool, bool use) = 0;
+    // Each of the pool's blocks gets physical memory that no other block shares.
+    virtual Status set_pool_no_split(int device, PoolId pool) = 0;
+    // Gives back what no block of the pool uses.
+    virtual Result<Bytes> trim_pool(int device, PoolId pool) = 0;
+    virtual std::vector<PoolBytes> pool_bytes(int device) = 0;
+    // What the pool has handed out, in address order; restore_pool() makes it so again: what is
+    // allocated is freed, then the blocks of `state` are allocated where they were.
+    virtual Result<std::vector<PoolBlock>> pool_state(int device, PoolId pool) = 0;
+    virtual Result<PoolChange> restore_pool(int device, PoolId pool,
+                                            const std::vector<PoolBlock>& state) = 0;
+    // A stream capture begins or ends, as far as the caller is told (torch 2.13 and later): what
+    // captures forbid is left alone in between, also for other streams.
+    virtual void begin_capture(int device) = 0;
+    virtual void end_capture(int device) = 0;
 
     // Gives back up to `bytes` of memory that no block uses; returns what was given back.
-    Result<Bytes> trim(int device, Bytes bytes = kMaxRequestBytes);
+    virtual Result<Bytes> trim(int device, Bytes bytes = kMaxRequestBytes) = 0;
     // Makes at least `bytes` of physical memory ready, mapped for `stream`.
-    Status reserve(int device, Bytes bytes, Stream stream = nullptr);
+    virtual Status reserve(int device, Bytes bytes, Stream stream = nullptr) = 0;
     // Physical bytes this allocator may hold on `device`. Below what is live: allocations fail
     // until enough is freed; idle memory above it is given back at once.
-    Status set_limit(int device, Bytes limit_bytes);
-    Bytes limit(int device);
+    virtual Status set_limit(int device, Bytes limit_bytes) = 0;
+    virtual Bytes limit(int device) = 0;
+    // The largest request that would succeed now, as far as can be told without trying.
+    virtual Bytes largest_available_bytes(int device) = 0;
 
     // Called, without any lock, before giving up: returns whether it freed anything.
     using OutOfMemoryCallback = std::function<bool(const OutOfMemoryReport&)>;
-    void add_out_of_memory_callback(OutOfMemoryCallback callback);
+    virtual void add_out_of_memory_callback(OutOfMemoryCallback callback) = 0;
 
-    int device_count() const;
-    const Options& options() const;
+    virtual int device_count() const = 0;
+    virtual const Options& options() const = 0;
     // Exact when no other thread is allocating: thread caches are summed in.
-    DeviceStatistics statistics(int device);
-    void reset_peak_statistics(int device);
-    void reset_accumulated_statistics(int device);
-    std::vector<SegmentInfo> snapshot(int device);
+    virtual DeviceStatistics statistics(int device) = 0;
+    virtual void reset_peak_statistics(int device) = 0;
+    virtual void reset_accumulated_statistics(int device) = 0;
+    virtual std::vector<SegmentInfo> snapshot(int device) = 0;
     // What happens at this door; on from the start with the option event_ring_entries.
-    EventRing& events();
+    virtual EventRing& events() = 0;
+    // At most one; null takes it away. It must live as long as the allocator.
+    virtual void set_event_sink(EventSink* sink) = 0;
     // The strategy in force: `paged` becomes `split` where mapping does not work.
-    Strategy strategy(int device);
+    virtual Strategy strategy(int device) = 0;
 
     // Code::Forked in a child of the process that made this.
-    Status check_process() const;
+    virtual Status check_process() const = 0;
     // Recounts every invariant of DESIGN.md; the message of a failure names it and both sides.
-    Status audit();
-
-private:
-    struct State;
-    explicit Allocator(std::unique_ptr<State> state);
-    void note_allocation(DeviceHeap& heap, int device, Bytes bytes, Stream stream,
-                         const Result<Address>& address);
-    std::unique_ptr<State> state_;
+    virtual Status audit() = 0;
 };
 
 }  // namespace gma

@@ -9,15 +9,13 @@
 
 namespace gma {
 DeviceHeap::DeviceHeap(Driver& driver, int device, DeviceProperties properties,
-                       const Options& options, AddressMap& addresses,
-                       OutOfMemoryCallbacks& callbacks, EventRing& events)
+                       const Options& options, AddressMap& addresses, Listeners& listeners)
     : driver_(driver),
       device_(device),
       properties_(properties),
       options_(options),
       addresses_(addresses),
-      callbacks_(callbacks),
-      events_(events),
+      listeners_(listeners),
       id_(next_heap_id()),
       kind_(strategy_of(options)),
       pending_(driver, device),

@@ -18,7 +18,7 @@
 
 #include "core/address_map.h"
 #include "core/allocator.h"
-#include "core/event_ring.h"
+#include "core/listeners.h"
 #include "core/pending_frees.h"
 #include "core/strategy.h"
 #include "core/thread_cache.h"
@@ -26,12 +26,10 @@
 
 namespace gma {
 
-using OutOfMemoryCallbacks = std::vector<Allocator::OutOfMemoryCallback>;
-
 class DeviceHeap {
 public:
     DeviceHeap(Driver& driver, int device, DeviceProperties properties, const Options& options,
-               AddressMap& addresses, OutOfMemoryCallbacks& callbacks, EventRing& events);
+               AddressMap& addresses, Listeners& listeners);
     DeviceHeap(const DeviceHeap&) = delete;
     DeviceHeap& operator=(const DeviceHeap&) = delete;
     ~DeviceHeap();
@@ -67,14 +65,27 @@ public:
     enum class Pin : std::uint8_t { Add, Remove };
     Status pin(Address address, std::uintptr_t tagged, Pin change);
 
+    // device_heap_pools.cpp
     Status begin_pool(PoolId pool, std::function<bool(Stream)> filter);
     Status end_pool(PoolId pool);
+    Status retain_pool(PoolId pool, std::shared_ptr<SegmentProvider> provider);
     Status release_pool(PoolId pool);
+    std::uint64_t pool_use_count(PoolId pool);
+    Status set_pool_use_on_oom(PoolId pool, bool use);
+    Status set_pool_no_split(PoolId pool);
+    Result<Bytes> trim_pool(PoolId pool);
+    std::vector<PoolBytes> pool_bytes();
+    Result<std::vector<PoolBlock>> pool_state(PoolId pool);
+    Result<PoolChange> restore_pool(PoolId pool, const std::vector<PoolBlock>& state);
+    void begin_capture();
+    void end_capture();
+    Result<Address> allocate_at(Bytes bytes, Stream stream, Address at);
 
     Result<Bytes> trim(Bytes bytes);
     Status reserve(Bytes bytes, Stream stream);
     Status set_limit(Bytes limit_bytes);
     Bytes limit();
+    Bytes largest_available_bytes();
 
     DeviceStatistics statistics();
     void reset_peak_statistics();
@@ -150,8 +161,7 @@ private:
     const DeviceProperties properties_;
     const Options& options_;
     AddressMap& addresses_;
-    OutOfMemoryCallbacks& callbacks_;
-    EventRing& events_;
+    Listeners& listeners_;
     const std::uint64_t id_;  // no other heap of the process ever has it
 
     std::mutex lock_;

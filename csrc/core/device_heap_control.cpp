@@ -35,16 +35,6 @@ std::vector<BlockInfo> objects_of(const Slab& slab, const PendingFrees& pending)
 
 }  // namespace
 
-Status DeviceHeap::begin_pool(PoolId pool, std::function<bool(Stream)> filter) {
-    std::lock_guard guard(lock_);
-    routes_.push_back({pool, std::move(filter)});
-    ++pool_uses_[pool];
-    strategy_->begin_pool(pool);
-    has_pools_ = true;
-    small_path_open_ = false;
-    return {};
-}
-
 Result<BaseAllocation> DeviceHeap::base_allocation(Address address, std::uintptr_t tagged) {
     std::lock_guard guard(lock_);
     const Block* block = block_locked(address, tagged);
@@ -75,31 +65,6 @@ Block* DeviceHeap::block_locked(Address address, std::uintptr_t tagged) {
     if ((tagged & 1) == 0) { return strategy_->find(address); }
     const auto* slab = reinterpret_cast<Slab*>(tagged - 1);
     return live_object_locked(slab, address) ? slab->block : nullptr;
-}
-
-Status DeviceHeap::end_pool(PoolId pool) {
-    std::lock_guard guard(lock_);
-    auto it = std::find_if(routes_.rbegin(), routes_.rend(),
-                           [&](const Route& route) { return route.pool == pool; });
-    if (it == routes_.rend()) { return {Code::InvalidValue, "this pool was not begun"}; }
-    routes_.erase(std::next(it).base());
-    if (routes_.empty()) {
-        pool_streams_.clear();
-        small_path_open_ = kind_ == Strategy::Paged;
-        pending_.resume();
-    }
-    return {};
-}
-
-// Graphs may share a pool. Each began it and releases it; the last one gives its memory free.
-Status DeviceHeap::release_pool(PoolId pool) {
-    std::lock_guard guard(lock_);
-    if (auto it = pool_uses_.find(pool); it != pool_uses_.end()) {
-        if (--it->second > 0) { return {}; }
-        pool_uses_.erase(it);
-    }
-    strategy_->release_pool(pool);
-    return {};
 }
 
 // Waits for the fences of what it gives back, and for nothing else.
@@ -139,6 +104,22 @@ Status DeviceHeap::set_limit(Bytes limit_bytes) {
     Result<Bytes> given = strategy_->trim(reserved - limit_bytes_, wait);
     count_reserved_locked();
     return given.status();
+}
+
+// What the card has free within the limit, and what we hold and nobody uses: it moves to where it
+// is needed.
+Bytes DeviceHeap::largest_available_bytes() {
+    std::lock_guard guard(lock_);
+    drain_caches_locked();
+    const Bytes held = strategy_->reserved_bytes();
+    const Bytes used = strategy_->used_bytes();
+    Result<CardMemory> card = driver_.card_memory(device_);
+    const Bytes growth =
+        std::min(card ? card->free_bytes : 0, limit_bytes_ - std::min(held, limit_bytes_));
+    const Bytes idle =
+        kind_ == Strategy::Paged ? held - std::min(used, held) : strategy_->largest_free_bytes();
+    return std::max(strategy_->largest_free_bytes(),
+                    growth + (kind_ == Strategy::Paged ? idle : 0));
 }
 
 Bytes DeviceHeap::limit() {

@@ -35,13 +35,14 @@ std::optional<TraceRecord> DeviceHeap::describe(Address address, std::uintptr_t 
 }
 
 void DeviceHeap::note_completed(Address address, Bytes bytes) {
-    if (!events_.on()) { return; }
+    if (!listeners_.ring.on() && !listeners_.inside()) { return; }
     TraceRecord record;
     record.address = address;
     record.bytes = bytes;
     record.device = static_cast<std::int16_t>(device_);
     record.action = Action::FreeCompleted;
-    events_.add(record);
+    if (listeners_.ring.on()) { listeners_.ring.add(record); }
+    listeners_.tell(record);
 }
 
 }  // namespace gma

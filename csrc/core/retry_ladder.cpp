@@ -88,7 +88,7 @@ Result<Block*> DeviceHeap::wait_for_pending_locked(const Request& request) {
 
 bool DeviceHeap::run_callbacks(const OutOfMemoryReport& report) {
     bool freed_some = false;
-    for (const auto& callback : callbacks_) { freed_some |= callback(report); }
+    for (const auto& callback : listeners_.out_of_memory) { freed_some |= callback(report); }
     return freed_some;
 }
 

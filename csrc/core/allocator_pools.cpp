@@ -1,0 +1,74 @@
+// The allocator's doors for private pools and captures.
+#include <utility>
+
+#include "core/audited_call.h"
+#include "core/core_allocator.h"
+
+namespace gma {
+
+Status CoreAllocator::begin_pool(int device, PoolId pool, std::function<bool(Stream)> filter) {
+    GMA_AUDITED_CALL;
+    return ask<Status>(device,
+                       [&](DeviceHeap& heap) { return heap.begin_pool(pool, std::move(filter)); });
+}
+
+Status CoreAllocator::end_pool(int device, PoolId pool) {
+    GMA_AUDITED_CALL;
+    return ask<Status>(device, [&](DeviceHeap& heap) { return heap.end_pool(pool); });
+}
+
+Status CoreAllocator::retain_pool(int device, PoolId pool,
+                                  std::shared_ptr<SegmentProvider> provider) {
+    GMA_AUDITED_CALL;
+    return ask<Status>(
+        device, [&](DeviceHeap& heap) { return heap.retain_pool(pool, std::move(provider)); });
+}
+
+Status CoreAllocator::release_pool(int device, PoolId pool) {
+    GMA_AUDITED_CALL;
+    return ask<Status>(device, [&](DeviceHeap& heap) { return heap.release_pool(pool); });
+}
+
+std::uint64_t CoreAllocator::pool_use_count(int device, PoolId pool) {
+    return usable(device) ? heap_of(device).pool_use_count(pool) : 0;
+}
+
+Status CoreAllocator::set_pool_use_on_oom(int device, PoolId pool, bool use) {
+    return ask<Status>(device,
+                       [&](DeviceHeap& heap) { return heap.set_pool_use_on_oom(pool, use); });
+}
+
+Status CoreAllocator::set_pool_no_split(int device, PoolId pool) {
+    return ask<Status>(device, [&](DeviceHeap& heap) { return heap.set_pool_no_split(pool); });
+}
+
+Result<Bytes> CoreAllocator::trim_pool(int device, PoolId pool) {
+    GMA_AUDITED_CALL;
+    return ask<Result<Bytes>>(device, [&](DeviceHeap& heap) { return heap.trim_pool(pool); });
+}
+
+std::vector<PoolBytes> CoreAllocator::pool_bytes(int device) {
+    return usable(device) ? heap_of(device).pool_bytes() : std::vector<PoolBytes>{};
+}
+
+Result<std::vector<PoolBlock>> CoreAllocator::pool_state(int device, PoolId pool) {
+    return ask<Result<std::vector<PoolBlock>>>(
+        device, [&](DeviceHeap& heap) { return heap.pool_state(pool); });
+}
+
+Result<PoolChange> CoreAllocator::restore_pool(int device, PoolId pool,
+                                               const std::vector<PoolBlock>& state) {
+    GMA_AUDITED_CALL;
+    return ask<Result<PoolChange>>(
+        device, [&](DeviceHeap& heap) { return heap.restore_pool(pool, state); });
+}
+
+void CoreAllocator::begin_capture(int device) {
+    if (usable(device)) { heap_of(device).begin_capture(); }
+}
+
+void CoreAllocator::end_capture(int device) {
+    if (usable(device)) { heap_of(device).end_capture(); }
+}
+
+}  // namespace gma
