@@ -1,9 +1,11 @@
 """Run workloads under PyTorch's allocator and ours on the GPU, and write a results file.
 
-    python -m benchmarks.compare_gpu --seconds 360
+    python -m benchmarks.compare_gpu --seconds 480
+    python -m benchmarks.compare_gpu --allocators native,paged@stock,paged@bridge
 
-Each run is a fresh process. Rounds alternate in order (native, expandable, paged, then paged,
-expandable, native), so that a card that warms up favours nobody. After the first round every
+Allocators are named as in benchmarks/allocators.py; `paged` goes through the bridge where that can
+be built. Each run is a fresh process. Rounds alternate in order (native, expandable, paged, then
+paged, expandable, native), so that a card that warms up favours nobody. After the first round every
 workload runs for a few steps with deterministic kernels, native twice, to compare losses. The file
 is written anew after every run: what was measured before an end from outside is kept.
 """
@@ -21,7 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.summary import NATIVES, Row, failures, summarise
+from benchmarks.allocators import PYTORCHS
+from benchmarks.summary import Row, failures, summarise
 from benchmarks.workloads import MAIN_WORKLOADS, WORKLOADS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,7 +93,7 @@ class Comparison:
 
     def compare_losses(self) -> None:
         """Run with deterministic kernels; native first and last shows whether it repeats itself."""
-        ours = [name for name in self.arguments.allocators if name not in NATIVES]
+        ours = [name for name in self.arguments.allocators if name not in PYTORCHS]
         for workload in self.arguments.workloads:
             for index, name in enumerate(["native", *ours, "native"]):
                 steps = ["--steps", str(self.arguments.loss_steps)]
@@ -147,7 +150,8 @@ def driver_version() -> str | None:
 def one_line(row: Row) -> str:
     """Return what a person following the run wants to see of one row."""
     kind = " (deterministic)" if row["deterministic"] else ""
-    head = f"{row['workload']:15} {row['allocator']:12}{kind}"
+    door = f" through the {row['door']}" if "door" in row else ""
+    head = f"{row['workload']:15} {row['allocator']:12}{door}{kind}"
     if "error" in row:
         return f"{head} {row['error']}"
     card: dict[str, Any] = row["card"] or {"peak_bytes": 0, "polls_per_second": 0, "source": "none"}
@@ -171,7 +175,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--workloads", type=names, default=list(MAIN_WORKLOADS))
     parser.add_argument("--allocators", type=names, default=list(ALLOCATORS))
     parser.add_argument("--rounds", type=int, default=4, help="at most")
-    parser.add_argument("--seconds", type=float, default=360.0, help="for all runs together")
+    parser.add_argument("--seconds", type=float, default=480.0, help="for all runs together")
     parser.add_argument("--steps", type=int, help="instead of each workload's own number")
     parser.add_argument("--loss-steps", type=int, default=10, help="0: do not compare losses")
     parser.add_argument("--out", type=Path, help="file, instead of benchmarks/results/DATE-GPU")

@@ -21,7 +21,12 @@ RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 SECTION = re.compile(f"{re.escape(BEGIN)}\n(.*?){re.escape(END)}", re.DOTALL)
 MIB = 1 << 20
-NAMES = {"native": "PyTorch default", "expandable": "PyTorch expandable segments"}
+NAMES = {
+    "native": "PyTorch default",
+    "expandable": "PyTorch expandable segments",
+    "cudaMallocAsync": "PyTorch cudaMallocAsync",
+}
+DOORS = {"stock": ", stock door", "bridge": ", bridge"}
 HEAD = (
     "| workload | allocator | rounds | live MiB | card MiB | (card - base) / live | step time "
     "against the faster PyTorch run, 95 % | all steps but the first, s | losses |\n"
@@ -48,7 +53,9 @@ def render(results: dict[str, Any], name: str) -> str:
 
 
 def _line(entry: Row) -> str:
-    allocator = NAMES.get(entry["allocator"], f"ours, `{entry['allocator']}`")
+    name = entry["allocator"]
+    door = DOORS.get(entry.get("door", ""), "")
+    allocator = NAMES.get(name, f"ours, `{name.partition('@')[0]}`{door}")
     if "step_ratio" not in entry:
         reason = "; ".join(entry["errors"]) or "not run"
         cells = [entry["workload"], allocator, "", reason.replace("|", "/"), *[""] * 5]

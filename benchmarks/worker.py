@@ -2,9 +2,8 @@
 
     python -m benchmarks.worker --workload gnn --allocator paged
 
-ALLOCATOR is native, expandable, or one of our strategies with options (paged, split,
-"paged:slack_percent=1;max_chunk_mb=32"). It must be a process of its own: an allocator is chosen
-once, before CUDA starts.
+ALLOCATOR is one of benchmarks/allocators.py. It must be a process of its own: an allocator is
+chosen once, before CUDA starts.
 """
 
 from __future__ import annotations
@@ -14,33 +13,17 @@ import json
 import os
 import platform
 import time
-from collections.abc import MutableMapping
 from typing import Any
 
+from benchmarks.allocators import choose, enable
 from benchmarks.card_memory import CardMemory
 from benchmarks.workloads import WORKLOADS
 
-PYTORCHS = {"native": "", "expandable": "expandable_segments:True"}
 SEED = 0
 OUR_COUNTERS = (
     "num_sync_all_streams", "num_device_alloc", "num_device_free", "moved_chunks", "moved_bytes",
     "stream_waits", "leaked_handles",
 )  # fmt: skip
-
-
-def choose(allocator: str, environment: MutableMapping[str, str]) -> bool:
-    """Set what the allocator needs in an environment; returns whether it is one of ours."""
-    environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order
-    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "GPUMEM_ALLOC_CONF"):
-        environment.pop(name, None)
-    if allocator in PYTORCHS:
-        if PYTORCHS[allocator]:
-            environment["PYTORCH_CUDA_ALLOC_CONF"] = PYTORCHS[allocator]
-        return False
-    strategy, _, options = allocator.partition(":")
-    settings = [f"strategy:{strategy}", *filter(None, options.replace("=", ":").split(";"))]
-    environment["GPUMEM_ALLOC_CONF"] = ",".join(settings)
-    return True
 
 
 def make_deterministic(torch: Any) -> None:
@@ -109,23 +92,22 @@ def machine(torch: Any) -> dict[str, Any]:
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run and return the row."""
     started = time.perf_counter()
-    is_ours = choose(arguments.allocator, os.environ)
+    door = choose(arguments.allocator, os.environ)
     if arguments.deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     with CardMemory(0) as card:
         import torch
 
-        if is_ours:
-            import gpumem_alloc
-
-            gpumem_alloc.enable()
+        served_by = enable(torch, door)
         torch.manual_seed(SEED)
         if arguments.deterministic:
             make_deterministic(torch)
         torch.zeros(1, device="cuda")
         ready = time.perf_counter()
         row = measure(torch, arguments.workload, arguments.steps)
-    row |= statistics(torch, is_ours)
+    row |= statistics(torch, served_by is not None)
+    if served_by is not None:
+        row["door"] = served_by
     row["card"] = None if card.peak is None else vars(card.peak)
     row["startup_s"] = round(ready - started, 2)
     row["run_s"] = round(sum(row["step_ms"][1:]) / 1e3, 4)  # the first one makes the model

@@ -1,4 +1,4 @@
-"""Training loops whose shapes change from step to step, with models of random weights.
+"""Training and generation whose shapes change from step to step, with models of random weights.
 
 Each takes (torch, steps, mark) and calls mark(loss) at the end of every step. Seeds are fixed, so
 every allocator is asked for the same sequence of sizes. A model that other libraries have comes
@@ -154,6 +154,29 @@ def prefetch_train(torch: Any, steps: int, mark: Mark) -> None:
         del images, labels, loss
 
 
+def llama_generate(torch: Any, steps: int, mark: Mark) -> None:
+    """A 12-layer Llama that answers batches of 1 to 16 prompts; its cache grows with each token."""
+    transformers: Any = importlib.import_module("transformers")
+
+    shapes = random.Random(14)
+    config = transformers.LlamaConfig(
+        hidden_size=1024, intermediate_size=2816, num_hidden_layers=12, num_attention_heads=16,
+        num_key_value_heads=8, vocab_size=32_000, max_position_embeddings=8192,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).to(torch.bfloat16).cuda().eval()
+    for _ in range(steps):
+        shape = shapes.randint(1, 16), shapes.randint(32, 2048)
+        count = shapes.randint(16, 48)
+        prompts = torch.randint(1, 32_000, shape, device="cuda")
+        with torch.no_grad():
+            answers = model.generate(
+                prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=count,
+                min_new_tokens=count, do_sample=False, pad_token_id=0,
+            )  # fmt: skip
+        mark(answers[:, shape[1] :].sum())  # no loss: the tokens stand for it
+        del answers
+
+
 def buffers(torch: Any, steps: int, mark: Mark) -> None:
     """Buffers of changing size, a third kept for a few steps; needs no kernel library at all."""
     shapes = random.Random(5)
@@ -176,7 +199,10 @@ WORKLOADS = {
     "prefetch_train": Workload(
         prefetch_train, 40, (), "pooling's and cuDNN's backward passes may add with atomics"
     ),
+    "llama_generate": Workload(
+        llama_generate, 24, ("transformers>=4.40",), "split matrix products may add with atomics"
+    ),
     "buffers": Workload(buffers, 40, (), ""),
 }
-# The three of the README's table.
-MAIN_WORKLOADS = ("gpt2_varlen", "gnn", "prefetch_train")
+# Those of the README's table.
+MAIN_WORKLOADS = ("gpt2_varlen", "gnn", "prefetch_train", "llama_generate")

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import compare_gpu, run, summary, table
-from benchmarks.worker import choose
+from benchmarks import compare_gpu, host_cost, run, summary, table
+from benchmarks.allocators import PYTORCHS, choose
 from benchmarks.workloads import MAIN_WORKLOADS, WORKLOADS
 from tests.rig.machine import Machine
 
@@ -111,13 +111,37 @@ def test_errors_are_shown_and_fail() -> None:
 
 def test_each_allocator_gets_its_own_settings() -> None:
     environment = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "GPUMEM_ALLOC_CONF": "x:1"}
-    assert not choose("native", environment)
+    assert choose("native", environment) is None
     assert environment == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    assert not choose("expandable", environment)
+    assert choose("expandable", environment) is None
     assert environment["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
-    assert choose("paged:slack_percent=1;max_chunk_mb=32", environment)
+    assert choose("cudaMallocAsync", environment) is None
+    assert environment["PYTORCH_CUDA_ALLOC_CONF"] == "backend:cudaMallocAsync"
+    assert choose("paged:slack_percent=1;max_chunk_mb=32", environment) == "auto"
     assert "PYTORCH_CUDA_ALLOC_CONF" not in environment
     assert environment["GPUMEM_ALLOC_CONF"] == "strategy:paged,slack_percent:1,max_chunk_mb:32"
+    assert choose("paged:slack_percent=1@stock", environment) == "stock"
+    assert environment["GPUMEM_ALLOC_CONF"] == "strategy:paged,slack_percent:1"
+    assert choose("split@bridge", environment) == "bridge"
+    with pytest.raises(ValueError, match="no door 'window'; there are auto, stock, bridge"):
+        choose("paged@window", environment)
+
+
+def test_doors_are_told_apart() -> None:
+    bridge = row("paged@bridge", [1.0] * 8, door="bridge")
+    entries = summary.summarise([NATIVE, row("paged@stock", [1.0] * 8, door="stock"), bridge])
+    assert [entry.get("door") for entry in entries] == [None, "stock", "bridge"]
+    machine = {"gpu": "G", "driver": None, "torch": "2", "gpumem_alloc": "0", "git_id": ""}
+    text = table.render({"summary": entries, "machine": machine, "date": "2026-01-01 x"}, "f.json")
+    assert "| w | ours, `paged`, stock door | 1 |" in text
+    assert "| w | ours, `paged`, bridge | 1 |" in text
+    assert "| w | PyTorch default | 1 |" in text
+
+
+def test_pytorchs_allocators_are_held_to_no_goal() -> None:
+    for name in PYTORCHS:
+        slow = row(name, [99.0] * 8, losses=["0x0p+0"] * 8)
+        assert summary.failures(summary.summarise([NATIVE, slow])) == []
 
 
 def arguments(**changes: Any) -> argparse.Namespace:
@@ -169,6 +193,60 @@ def test_without_a_gpu_it_replays_and_draws(
     broken.write_bytes(b"no pickle")
     with pytest.raises(SystemExit, match=r"bench: broken\.pickle: "):
         run.by_replay(argparse.Namespace(trace=[broken], picture=picture))
+
+
+def cost(allocator: str, index: int, pair: float, stats: float | None = 100.0) -> host_cost.Row:
+    door = allocator.partition("@")[2] or None
+    ns = {"pair 512": pair, "getDeviceStats": stats}
+    return {"allocator": allocator, "round": index, "door": door, "ns": ns}
+
+
+def test_host_costs_are_compared_within_a_round() -> None:
+    rows = [cost("native", 0, 400.0), cost("native", 1, 800.0), cost("native", 2, 400.0)]
+    rows += [cost("paged@bridge", 0, 40.0), cost("paged@bridge", 1, 40.0)]
+    rows += [cost("paged@bridge", 2, 200.0), cost("paged@bridge", 3, 9.0)]  # no native run
+    rows += [cost("paged@stock", 0, 200.0, None)]
+    assert host_cost.ratios(rows, "paged@bridge")["pair 512"] == pytest.approx(0.1)
+    assert host_cost.ratios(rows, "paged@stock") == {"pair 512": 0.5, "getDeviceStats": None}
+    assert host_cost.costs(rows, "native") == {"pair 512": 400.0, "getDeviceStats": 100.0}
+    text = host_cost.render(rows)
+    assert "| ns per call | native | paged@bridge | paged@stock |\n|---|---|---|---|\n" in text
+    assert "| pair 512 | 400 | 0.10 × | 0.50 × |" in text
+    assert text.endswith("| getDeviceStats | 100 | 1.00 × | – |")
+    assert host_cost.failures(rows) == []
+
+
+def test_host_costs_beyond_their_goal_are_named() -> None:
+    rows = [cost("native", 0, 400.0), cost("paged@stock", 0, 400.0, None)]  # no goal for this door
+    rows += [cost("paged@bridge", 0, 120.0, None), {"allocator": "x", "round": 0, "error": "boom"}]
+    assert host_cost.failures(rows) == [
+        "x: boom",
+        "paged@bridge, pair 512: 0.300 of native's, goal 0.25",
+        "paged@bridge, getDeviceStats: not measured, goal 1.0",
+    ]
+
+
+@pytest.mark.torch
+def test_host_costs_are_measured(machine: Machine, root: Path, tmp_path: Path) -> None:
+    done = machine.run_fresh(
+        f"""
+        import sys
+        sys.path.insert(0, {str(root)!r})
+        sys.argv = ["host_cost", "--allocators", "native,paged", "--rounds", "1",
+                    "--pairs", "64", "--tries", "1", "--out", {str(tmp_path / "costs.json")!r}]
+        from benchmarks import host_cost
+        host_cost.main()
+        """
+    )
+    results = json.loads((tmp_path / "costs.json").read_text())
+    native, ours = results["rows"]
+    assert native["door"] is None
+    assert None not in native["ns"].values()
+    refused = {kind for kind, ns in ours["ns"].items() if ns is None}
+    stock_lacks = {"getDeviceStats", "history none", "history state", "history all"}
+    assert refused == (stock_lacks if ours["door"] == "stock" else set())
+    assert results["ratios"]["paged"]["pair 512"] > 0
+    assert "| pair 64M, holes |" in done.stdout
 
 
 def test_the_main_workloads_exist_and_say_what_is_unordered() -> None:

@@ -7,9 +7,12 @@
 #   build        the module and the programs below, with what is installed
 #   conformance  the driver's conformance suite on the card
 #   oom          out of memory through the stock door, shown
-#   tests        pytest -m gpu
+#   tests        pytest -m gpu, without the two below
+#   behaviour    PyTorch's allocator behaviours, ours against native
+#   programs     small real programs, ours against native
 #   stress       100,000 random operations while chunks move
 #   sanitizer    10,000 of them under compute-sanitizer's memcheck
+#   hostcost     what memory costs on the host, ours against PyTorch's; HOSTCOST="..." likewise
 #   bench        PyTorch's allocator against ours; BENCH="..." are its arguments
 # `build` always runs; it does nothing when all is built. A stage that fails or runs out of its time
 # does not stop the next. Everything is logged to session.log in $OUT (build/gpu_session without
@@ -72,7 +75,13 @@ print("out of memory is raised as such, and allocation works afterwards")
 PYTHON
 }
 
-stage_tests() { "$python" -m pytest -m gpu -q -p no:cacheprovider; }
+pytest_gpu() { "$python" -m pytest -m gpu -q -p no:cacheprovider "$@"; }
+
+stage_tests() { pytest_gpu --ignore=tests/behaviour --ignore=tests/test_programs.py; }
+
+stage_behaviour() { pytest_gpu tests/behaviour; }
+
+stage_programs() { pytest_gpu tests/test_programs.py; }
 
 stage_stress() {
     local status=0
@@ -85,6 +94,11 @@ stage_stress() {
 stage_sanitizer() {
     compute-sanitizer --tool memcheck --error-exitcode 9 \
         "$build/tests/gpu/gpu_stress" 10000 512 1
+}
+
+stage_hostcost() {
+    # shellcheck disable=SC2086  # HOSTCOST is several words
+    "$python" -m benchmarks.host_cost --out "$out/host_cost.json" ${HOSTCOST:-}
 }
 
 stage_bench() {
@@ -110,9 +124,9 @@ if [ "${1:-}" = --only ]; then
     exit $?
 fi
 
-declare -A seconds=([build]=240 [conformance]=60 [oom]=120 [tests]=300 [stress]=150
-                    [sanitizer]=240 [bench]=520)
-all=(conformance oom tests stress sanitizer bench)
+declare -A seconds=([build]=240 [conformance]=60 [oom]=120 [tests]=300 [behaviour]=300
+                    [programs]=300 [stress]=150 [sanitizer]=240 [hostcost]=200 [bench]=540)
+all=(conformance oom tests behaviour programs stress sanitizer hostcost bench)
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=("${all[@]}")
 for name in "${wanted[@]}"; do
