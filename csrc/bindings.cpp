@@ -49,5 +49,6 @@ PYBIND11_MODULE(_C, module) {
     gma::bind_allocator(module);
     gma::bind_events(module);
     gma::bind_stock_door(module);
+    gma::bind_bridge(module);
     gma::bind_replay(module);
 }

@@ -1,0 +1,121 @@
+// Memory history as torch records it: the last so many events of each device, with the contexts
+// that torch gathers, and trackers that are told of each event as it happens.
+//
+// Allocations and frees are noted at the bridge's door. What happens inside the core (segments, the
+// end of frees that waited) comes through EventSink, under the core's lock: contexts are never
+// gathered there, since that takes Python's lock; the door's own is lent by Cause.
+#pragma once
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/allocator.h"
+#include "torch/bridge/torch_version.h"
+
+namespace gma::bridge {
+
+class History final : public EventSink {
+public:
+    using TraceEntry = c10::CachingDeviceAllocator::TraceEntry;
+    using RecordContext = c10::CachingDeviceAllocator::RecordContext;
+    using Context = std::shared_ptr<c10::GatheredContext>;
+    using Text = std::shared_ptr<const std::string>;
+
+    struct Event {
+        TraceEntry::Action action;
+        c10::DeviceIndex device;
+        std::size_t address;
+        std::size_t bytes;
+        void* stream;
+        c10::MempoolId_t pool;
+    };
+
+    // While it lives, what this thread's call causes inside the core has this context.
+    class Cause {
+    public:
+        explicit Cause(const Context& context);
+        ~Cause();
+        Cause(const Cause&) = delete;
+        Cause& operator=(const Cause&) = delete;
+
+    private:
+        const Context* outer_;
+    };
+
+    // Whether anything is to be noted: one relaxed load.
+    bool listening() const { return listening_.load(std::memory_order_relaxed); }
+    bool recording() const { return recording_.load(std::memory_order_relaxed); }
+
+    struct Settings {
+        bool enabled = false;
+        c10::CachingDeviceAllocator::CreateContextFn gather = nullptr;
+        std::size_t max_entries = 1;
+        RecordContext when = RecordContext::NEVER;
+        bool clear = false;
+        std::vector<std::string> skip_actions;
+    };
+    void set(const Settings& settings);
+    void add_tracker(c10::CachingDeviceAllocator::AllocatorTraceTracker tracker);
+
+    // The caller's context, if one is wanted at this level. Takes Python's lock: hold none of ours.
+    Context gather(RecordContext level) const;
+    void note(const Event& event, Context context);
+    void note_allocation(const Event& event, Context context);
+    // Before the memory can be anybody else's. With `completes` the free is done at once.
+    void note_free(Event event, bool completes, Context context);
+    void note_annotation(const Event& event, const std::string& metadata);
+    void note(const TraceRecord& record) noexcept override;
+
+    void push_compile_context(std::string context);
+    void pop_compile_context();
+    void set_metadata(const std::string& metadata);
+    std::string metadata() const;
+    void annotate(const std::vector<std::pair<std::string, std::string>>& values,
+                  c10::DeviceIndex device);
+
+    Context context_of(std::size_t address) const;
+    // Oldest first, with times in microseconds since 1970.
+    std::vector<TraceEntry> entries(c10::DeviceIndex device) const;
+    std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations() const;
+
+private:
+    struct Entry {
+        Event event;
+        c10::approx_time_t time;
+        Context context;
+        Text compile_context;
+        Text metadata;
+    };
+    using Ring = std::vector<Entry>;  // grows to max_entries, then the oldest is overwritten
+
+    void append_locked(const Event& event, const Context& context) {
+        append_locked(event, context, metadata_);
+    }
+    void append_locked(const Event& event, const Context& context, const Text& metadata);
+    TraceEntry trace_entry(const Entry& entry) const;
+    bool skipped(TraceEntry::Action action) const { return (skipped_ >> action & 1U) != 0; }
+
+    std::atomic<bool> listening_{false};
+    std::atomic<bool> recording_{false};
+    std::atomic<c10::CachingDeviceAllocator::CreateContextFn> gather_{nullptr};
+    std::atomic<RecordContext> when_{RecordContext::NEVER};
+
+    mutable std::mutex lock_;  // of what follows
+    std::size_t max_entries_ = 1;
+    std::uint32_t skipped_ = 0;  // bits by action
+    std::vector<Ring> rings_;    // by device
+    std::vector<std::size_t> oldest_;
+    ska::flat_hash_map<std::size_t, Context> contexts_;  // of allocated blocks
+    std::vector<c10::CachingDeviceAllocator::AllocatorTraceTracker> trackers_;
+    std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
+    Text metadata_;
+};
+
+}  // namespace gma::bridge

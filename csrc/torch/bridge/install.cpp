@@ -1,0 +1,61 @@
+#include "torch/bridge/install.h"
+
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <torch/csrc/cuda/CUDAPluggableAllocator.h>
+
+namespace gma::bridge {
+namespace {
+
+namespace pluggable = torch::cuda::CUDAPluggableAllocator;
+
+// Above PyTorch's own registration, which has 0.
+constexpr std::uint8_t kPriority = 255;
+
+// Never destroyed. The object is not, either: a second owner keeps it when torch's lets go at exit.
+std::shared_ptr<BridgeAllocator>& owner() {
+    static auto* const kOwner = new std::shared_ptr<BridgeAllocator>();
+    return *kOwner;
+}
+
+std::atomic<BridgeAllocator*> the_object{nullptr};
+
+}  // namespace
+
+BridgeAllocator* the_bridge() noexcept { return the_object.load(std::memory_order_relaxed); }
+
+void attach(const CoreAccess& access) {
+    TORCH_CHECK(access.layout == kCoreLayout,
+                "gpumem_alloc: this bridge was built for another version of gpumem_alloc; run "
+                "`python -m gpumem_alloc bridge build`");
+    if (owner() != nullptr) { return; }
+    owner() = std::make_shared<BridgeAllocator>(access, cca::allocator.load());
+    the_object = owner().get();
+}
+
+std::shared_ptr<cca::CUDAAllocator> allocator() { return owner(); }
+
+bool is_installed() noexcept {
+    return the_bridge() != nullptr && cca::allocator.load() == the_bridge();
+}
+
+Moment install() {
+    TORCH_CHECK(owner() != nullptr, "gpumem_alloc: the bridge is not attached");
+    if (is_installed()) { return Moment::Early; }
+    cca::CUDAAllocator* const previous = cca::allocator.load();
+    const bool late = previous->initialized();
+    if (late) {
+        TORCH_CHECK(
+            c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None,
+            "gpumem_alloc: a CUDA graph is being captured on the current stream");
+        previous->emptyCache({0, 0});
+        owner()->set_late();
+        // torch registers only while the current allocator is not initialised, as ours is not yet.
+        cca::allocator.store(owner().get());
+    }
+    pluggable::changeCurrentAllocator(owner());
+    c10::SetAllocator(c10::kCUDA, owner().get(), kPriority);
+    if (late) { owner()->init(c10::cuda::device_count()); }
+    return late ? Moment::Late : Moment::Early;
+}
+
+}  // namespace gma::bridge

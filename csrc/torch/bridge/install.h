@@ -1,0 +1,20 @@
+// Puts the bridge in PyTorch's place.
+#pragma once
+
+#include <memory>
+
+#include "torch/bridge/bridge_allocator.h"
+
+namespace gma::bridge {
+
+// Makes the one object; once a process. Throws c10::Error if `access` is of another version.
+void attach(const CoreAccess& access);
+std::shared_ptr<cca::CUDAAllocator> allocator();
+
+enum class Moment { Early, Late };  // before CUDA was used, or after
+// Makes it the current allocator of torch.cuda and torch.accelerator. Throws c10::Error, and leaves
+// all as it was, where that cannot be done safely.
+Moment install();
+bool is_installed() noexcept;
+
+}  // namespace gma::bridge

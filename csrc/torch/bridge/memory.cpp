@@ -1,0 +1,227 @@
+// The way of every allocation and free.
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
+
+#include "torch/bridge/bridge_allocator.h"
+#include "torch/bridge/errors.h"
+
+namespace gma::bridge {
+namespace {
+
+constexpr std::size_t kProfilerRounding = 512;
+
+std::size_t round_for_profiler(std::size_t bytes) {
+    return (bytes + kProfilerRounding - 1) / kProfilerRounding * kProfilerRounding;
+}
+
+// PyTorch compares deleters, so ours is one function for life.
+void delete_ours(void* pointer) {
+    if (const c10::impl::PyInterpreter* tracer = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
+        (*tracer)->trace_gpu_memory_deallocation(c10::kCUDA,
+                                                 reinterpret_cast<std::uintptr_t>(pointer));
+    }
+    the_bridge()->release(pointer);
+}
+
+// What was allocated while caching was off. The process may be ending: nobody can be told.
+void delete_uncached(void* pointer) { static_cast<void>(cudaFree(pointer)); }
+
+bool caching_is_off_for_good() {
+    static const bool kOff = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr;
+    return kOff;
+}
+
+void* obtain_uncached(std::size_t bytes) {
+    void* pointer = nullptr;
+    C10_CUDA_CHECK(cudaMalloc(&pointer, bytes));
+    return pointer;
+}
+
+}  // namespace
+
+BridgeAllocator::BridgeAllocator(CoreAccess access, cca::CUDAAllocator* previous)
+    : access_(access), previous_(previous) {}
+
+c10::DeleterFnPtr BridgeAllocator::raw_deleter() const {
+    return caching_ && !caching_is_off_for_good() ? &delete_ours : &delete_uncached;
+}
+
+c10::DataPtr BridgeAllocator::allocate(std::size_t bytes) {
+    DeviceIndex device = 0;
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    void* pointer = nullptr;
+    c10::DeleterFnPtr deleter = &delete_ours;
+    if (bytes > 0) {
+        const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device).stream();
+        if (!caching_.load(std::memory_order_relaxed) || caching_is_off_for_good()) [[unlikely]] {
+            pointer = obtain_uncached(bytes);
+            deleter = &delete_uncached;
+        } else if (has_previous_routes_.load(std::memory_order_relaxed) &&
+                   goes_to_previous(device, stream)) [[unlikely]] {
+            return previous_->allocate(bytes);
+        } else {
+            pointer = obtain(bytes, device, stream);
+        }
+    }
+    if (const c10::impl::PyInterpreter* tracer = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
+        (*tracer)->trace_gpu_memory_allocation(c10::kCUDA,
+                                               reinterpret_cast<std::uintptr_t>(pointer));
+    }
+    return {pointer, pointer, deleter, c10::Device(c10::kCUDA, device)};
+}
+
+void* BridgeAllocator::obtain(std::size_t bytes, DeviceIndex device, cudaStream_t stream) {
+    if (history_.listening() || c10::memoryProfilingEnabled()) [[unlikely]] {
+        return obtain_observed(bytes, device, stream);
+    }
+    Result<Address> address = core().allocate(device, bytes, stream);
+    if (!address) [[unlikely]] { out_of_memory(address.status(), bytes, device, stream, nullptr); }
+    return reinterpret_cast<void*>(*address);
+}
+
+void* BridgeAllocator::obtain_observed(std::size_t bytes, DeviceIndex device, cudaStream_t stream) {
+    auto context = history_.gather(RecordContext::STATE);
+    const History::Cause cause(context);
+    Result<Address> address = core().allocate(device, bytes, stream);
+    if (!address) { out_of_memory(address.status(), bytes, device, stream, std::move(context)); }
+    void* const pointer = reinterpret_cast<void*>(*address);
+    if (history_.listening()) {
+        const auto block = core().describe(*address);
+        const MempoolId_t pool =
+            block ? MempoolId_t{block->pool_first, block->pool_second} : MempoolId_t{0, 0};
+        history_.note_allocation({TraceEntry::ALLOC, device, *address, bytes, stream, pool},
+                                 std::move(context));
+    }
+    report_to_profiler(pointer, static_cast<std::int64_t>(round_for_profiler(bytes)), device);
+    return pointer;
+}
+
+void BridgeAllocator::out_of_memory(const Status& status, std::size_t bytes, DeviceIndex device,
+                                    cudaStream_t stream,
+                                    std::shared_ptr<c10::GatheredContext> context) {
+    if (status.code() != Code::OutOfMemory) { raise(status); }
+    std::size_t free_bytes = 0;
+    std::size_t total_bytes = 0;
+    {
+        const c10::cuda::CUDAGuard guard(device);
+        static_cast<void>(cudaMemGetInfo(&free_bytes, &total_bytes));
+    }
+    history_.note({TraceEntry::OOM, device, free_bytes, bytes, stream, {0, 0}}, std::move(context));
+    const DeviceStatistics now = core().statistics(device);
+    c10::reportOutOfMemoryToProfiler(
+        static_cast<std::int64_t>(bytes), static_cast<std::size_t>(now.allocated_bytes[0].current),
+        static_cast<std::size_t>(now.reserved_bytes[0].current), c10::Device(c10::kCUDA, device));
+    std::vector<cca::OutOfMemoryObserver> observers;
+    {
+        const std::lock_guard guard(lock_);
+        observers = out_of_memory_observers_;
+    }
+    for (const auto& observer : observers) {
+        observer(device, bytes, std::min<std::size_t>(total_bytes, core().limit(device)),
+                 free_bytes);
+    }
+    raise(status);
+}
+
+// Foreign pointers do not come here: what torch gives to a deleter, that deleter's allocator made.
+void BridgeAllocator::release(void* pointer) noexcept {
+    Core* const core = core_.load(std::memory_order_acquire);
+    if (pointer == nullptr || core == nullptr) { return; }
+    const Status status = history_.listening() || c10::memoryProfilingEnabled()
+                              ? release_observed(*core, pointer)
+                              : core->free(address_of(pointer));
+    if (!status.ok()) [[unlikely]] { access_.note_error("free", status); }
+}
+
+Status BridgeAllocator::release_observed(Core& core, void* pointer) noexcept {
+    try {
+        const auto block = core.describe(address_of(pointer));
+        if (block) {
+            auto context = history_.gather(RecordContext::ALL);
+            const MempoolId_t pool{block->pool_first, block->pool_second};
+            auto* const stream = reinterpret_cast<cudaStream_t>(block->stream);
+            history_.note_free({TraceEntry::FREE_REQUESTED, static_cast<DeviceIndex>(block->device),
+                                block->address, block->bytes, stream, pool},
+                               block->action == Action::Free, std::move(context));
+        }
+        Status status = core.free(address_of(pointer));
+        if (block && status.ok()) {
+            report_to_profiler(pointer,
+                               -static_cast<std::int64_t>(round_for_profiler(block->bytes)),
+                               static_cast<DeviceIndex>(block->device));
+        }
+        return status;
+    } catch (const std::exception& error) { return {Code::DriverFailed, error.what()}; }
+}
+
+void BridgeAllocator::report_to_profiler(void* pointer, std::int64_t bytes, DeviceIndex device) {
+    if (!c10::memoryProfilingEnabled()) { return; }
+    const DeviceStatistics now = core().statistics(device);
+    c10::reportMemoryUsageToProfiler(
+        pointer, bytes, static_cast<std::size_t>(now.allocated_bytes[0].current),
+        static_cast<std::size_t>(now.reserved_bytes[0].current), c10::Device(c10::kCUDA, device));
+}
+
+void* BridgeAllocator::raw_alloc(std::size_t bytes) {
+    if (bytes == 0) { return nullptr; }
+    DeviceIndex device = 0;
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    return obtain(bytes, device, c10::cuda::getCurrentCUDAStream(device).stream());
+}
+
+void* BridgeAllocator::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {
+    if (bytes == 0) { return nullptr; }
+    DeviceIndex device = 0;
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    return obtain(bytes, device, stream);
+}
+
+// Unlike a deleter it may throw, and it may be given anything.
+void BridgeAllocator::raw_delete(void* pointer) {
+    if (pointer == nullptr) { return; }
+    if (is_ours(pointer)) {
+        delete_ours(pointer);
+        return;
+    }
+    if (late_) {
+        previous_->raw_delete(pointer);
+        return;
+    }
+    check(core().free(address_of(pointer)));  // says why it is refused
+}
+
+void BridgeAllocator::recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStream stream) {
+    if (pointer.get() == nullptr) { return; }
+    if (pointer.get_deleter() == &delete_ours) {
+        check(core().record_stream(address_of(pointer.get()), stream.stream()));
+    } else if (late_) {
+        previous_->recordStream(pointer, stream);
+    }
+    // Anybody else's memory, such as that of another process, keeps its own order.
+}
+
+void* BridgeAllocator::getBaseAllocation(void* pointer, std::size_t* bytes) {
+    if (late_ && !is_ours(pointer)) { return previous_->getBaseAllocation(pointer, bytes); }
+    const BaseAllocation base = value_of(core().base_allocation(address_of(pointer)));
+    if (bytes != nullptr) { *bytes = base.bytes; }
+    return reinterpret_cast<void*>(base.address);
+}
+
+#if GMA_TORCH_AT_LEAST(13)
+c10::DataPtr BridgeAllocator::allocateWithAddress(std::size_t bytes, void* address) {
+    DeviceIndex device = 0;
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device).stream();
+    void* const pointer = reinterpret_cast<void*>(
+        value_of(core().allocate_at(device, bytes, stream, address_of(address))));
+    return {pointer, pointer, &delete_ours, c10::Device(c10::kCUDA, device)};
+}
+#endif
+
+void BridgeAllocator::copy_data(void* to, const void* from, std::size_t bytes) const {
+    C10_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
+}
+
+}  // namespace gma::bridge

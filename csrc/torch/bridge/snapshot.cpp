@@ -1,0 +1,138 @@
+// Snapshots and history in torch's structs.
+#include <c10/cuda/CUDAFunctions.h>
+
+#include "torch/bridge/bridge_allocator.h"
+
+namespace gma::bridge {
+namespace {
+
+constexpr Bytes kSmallSegmentBytes = 2_MiB;  // PyTorch's: a segment above it is `large`
+
+c10::CachingDeviceAllocator::SegmentInfo segment_of(const SegmentInfo& ours,
+                                                    const History& history) {
+    c10::CachingDeviceAllocator::SegmentInfo segment;
+    segment.device = static_cast<DeviceIndex>(ours.device);
+    segment.address = ours.address;
+    segment.total_size = ours.bytes;
+    segment.stream = ours.stream;
+    segment.is_large = ours.bytes > kSmallSegmentBytes;
+    segment.is_expandable = ours.is_expandable;
+    segment.owner_private_pool_id = {ours.pool.first, ours.pool.second};
+    segment.blocks.reserve(ours.blocks.size());
+    for (const BlockInfo& from : ours.blocks) {
+        auto& block = segment.blocks.emplace_back();
+        block.size = from.bytes;
+        block.requested_size = from.requested_bytes;
+        block.allocated = from.state == BlockState::Allocated;
+        block.active = from.state != BlockState::Free;
+        if (block.allocated) {
+            block.context_when_allocated = history.context_of(from.address);
+            segment.allocated_size += from.bytes;
+        }
+        if (block.active) {
+            segment.active_size += from.bytes;
+            segment.requested_size += from.requested_bytes;
+        }
+    }
+    return segment;
+}
+
+}  // namespace
+
+// PyTorch's own snapshot gives the settings, the pinned memory of later versions, and what the
+// previous allocator still holds.
+cca::SnapshotInfo BridgeAllocator::snapshot(MempoolId_t pool, bool include_traces) {
+    cca::SnapshotInfo info = previous_->snapshot(pool, include_traces && late_);
+    Core& core = this->core();
+    const auto devices = static_cast<std::size_t>(core.device_count());
+    if (info.device_traces.size() < devices) { info.device_traces.resize(devices); }
+    for (std::size_t device = 0; device < devices; ++device) {
+        for (const SegmentInfo& ours : core.snapshot(static_cast<int>(device))) {
+            const MempoolId_t id{ours.pool.first, ours.pool.second};
+            if (pool != MempoolId_t{0, 0} && pool != id) { continue; }
+            info.segments.push_back(segment_of(ours, history_));
+        }
+        const auto index = static_cast<DeviceIndex>(device);
+        if (include_traces) {
+            for (TraceEntry& entry : history_.entries(index)) {
+                info.device_traces[device].push_back(std::move(entry));
+            }
+        }
+        // Comes after what was copied, as in PyTorch: it ties later events to this snapshot.
+        history_.note({TraceEntry::SNAPSHOT,
+                       index,
+                       0,
+                       static_cast<std::size_t>(
+                           core.statistics(static_cast<int>(device)).reserved_bytes[0].current),
+                       nullptr,
+                       {0, 0}},
+                      nullptr);
+    }
+    if (include_traces) {
+        for (auto& annotation : history_.annotations()) {
+            info.external_annotations.push_back(std::move(annotation));
+        }
+    }
+    return info;
+}
+
+void BridgeAllocator::recordHistory(bool enabled, cca::CreateContextFn gather,
+                                    std::size_t max_entries, RecordContext when, bool clear,
+                                    const std::vector<std::string>& skip_actions) {
+    history_.set({enabled, gather, max_entries, when, clear, skip_actions});
+    core().set_event_sink(history_.listening() ? &history_ : nullptr);
+}
+
+void BridgeAllocator::recordAnnotation(
+    const std::vector<std::pair<std::string, std::string>>& values) {
+    DeviceIndex device = 0;
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    history_.annotate(values, device);
+}
+
+void BridgeAllocator::pushCompileContext(std::string& context) {
+    history_.push_compile_context(context);
+}
+void BridgeAllocator::popCompileContext() { history_.pop_compile_context(); }
+void BridgeAllocator::setUserMetadata(const std::string& metadata) {
+    history_.set_metadata(metadata);
+}
+std::string BridgeAllocator::getUserMetadata() { return history_.metadata(); }
+
+void BridgeAllocator::attachOutOfMemoryObserver(cca::OutOfMemoryObserver observer) {
+    const std::lock_guard guard(lock_);
+    out_of_memory_observers_.push_back(std::move(observer));
+}
+
+void BridgeAllocator::attachAllocatorTraceTracker(cca::AllocatorTraceTracker tracker) {
+    history_.add_tracker(std::move(tracker));
+    core().set_event_sink(&history_);
+}
+
+#if GMA_TORCH_AT_LEAST(12)
+std::shared_ptr<c10::GatheredContext> BridgeAllocator::getContextForPointer(const void* pointer) {
+    return history_.context_of(address_of(pointer));
+}
+
+// Called when PyTorch refuses a request before it asks the card; ours always asks.
+void BridgeAllocator::attachOomRejectionObserver(cca::OomRejectionObserver observer) {
+    const std::lock_guard guard(lock_);
+    rejection_observers_.push_back(std::move(observer));
+}
+#endif
+
+#if GMA_TORCH_AT_LEAST(14)
+void BridgeAllocator::annotateMemory(const void* pointer, const std::string& metadata) {
+    const auto block = core().describe(address_of(pointer));
+    TORCH_CHECK(block.has_value(), "no allocation of gpumem_alloc starts at ", pointer);
+    history_.note_annotation({TraceEntry::ANNOTATE,
+                              static_cast<DeviceIndex>(block->device),
+                              block->address,
+                              block->bytes,
+                              reinterpret_cast<void*>(block->stream),
+                              {block->pool_first, block->pool_second}},
+                             metadata);
+}
+#endif
+
+}  // namespace gma::bridge
