@@ -1,70 +1,109 @@
-"""The stock door: puts the allocator into PyTorch through CUDAPluggableAllocator."""
+"""Puts the allocator into PyTorch, through the bridge or through the stock door."""
 
 from __future__ import annotations
 
 import logging
+import warnings
 from typing import Any
 
-from gpumem_alloc import _C, torch_shim, watch
+from gpumem_alloc import _C, stock_door, watch
+from gpumem_alloc.bridge.door import BridgeDoor
+from gpumem_alloc.bridge.errors import BridgeError
+from gpumem_alloc.bridge.wanted import ENVIRONMENT as DOOR_ENVIRONMENT
+from gpumem_alloc.bridge.wanted import wanted_door
 from gpumem_alloc.control import report_fallback
 from gpumem_alloc.errors import AllocatorError
 from gpumem_alloc.options import ENVIRONMENT, Options, resolve
+from gpumem_alloc.stock_door import StockDoor
 
 _log = logging.getLogger("gpumem_alloc")
+_door: BridgeDoor | StockDoor | None = None
 _made: Any = None  # torch calls into it until the process ends
 _made_with: dict[str, Any] = {}
 
 
-def enable(**options: object) -> str:
+def enable(*, door: str | None = None, **options: object) -> str:
     """Serve PyTorch's CUDA memory from now on, and return one line that says how.
 
-    Call it before the first CUDA tensor. Options are those of gpumem_alloc.Options; they win over
+    Call it before the first CUDA tensor. `door` is "bridge" (everything torch.cuda offers; compiled
+    once for the installed torch), "stock" (torch's pluggable allocator, no compiler), or "auto":
+    the bridge where it can be had, else the stock door with one warning. By default it is what
+    GPUMEM_ALLOC_DOOR says, else "auto". Options are those of gpumem_alloc.Options; they win over
     GPUMEM_ALLOC_CONF. A second call with the same options does nothing. Raises OptionError for a
-    bad option, TooLateError when PyTorch's own allocator has served memory, AllocatorError in a
-    forked child, without torch, or with a torch that has no CUDA.
+    bad option, TooLateError when PyTorch's own allocator has served memory and cannot be replaced,
+    AllocatorError when the bridge is asked for and cannot be had, in a forked child, without torch,
+    or with a torch that has no CUDA.
     """
     torch = _torch_with_cuda()
-    ours = allocator(**options)
+    ours = allocator(door=door, **options)
     if not is_enabled():
         torch.cuda.memory.change_current_allocator(ours)
-    line = f"gpumem_alloc {_C.__version__}: the stock door of torch {torch.__version__}"
+    assert _door is not None
+    line = f"gpumem_alloc {_C.__version__}: {_door.line}"
     _log.info("%s, %s", line, _C.print_options_in_force())
     return line
 
 
-def allocator(**options: object) -> Any:
+def allocator(*, door: str | None = None, **options: object) -> Any:
     """Return the object for torch.cuda.memory.change_current_allocator().
 
-    It is the same one at every call and lives as long as the process. Options and errors are those
-    of enable().
+    It is the same one at every call and lives as long as the process. Arguments and errors are
+    those of enable().
     """
-    global _made, _made_with
+    global _door, _made, _made_with
     text = resolve(options)
+    wanted = wanted_door(door)
     torch = _torch_with_cuda()
     _refuse_forked_child(torch)
     if _made is None:
-        watch.refuse_late(torch)
+        chosen = _choose(torch, wanted)
+        chosen.refuse_late()
         _configure(text)
-        made = torch.cuda.memory.CUDAPluggableAllocator(_C.__file__, "gma_malloc", "gma_free")
-        for setter, address in _C.stock_door_hooks().items():
-            getattr(made.allocator(), setter)(address)
-        torch_shim.install(torch, made.allocator())
+        _made = chosen.make()
         torch.cuda._lazy_call(report_fallback)
-        _made, _made_with = made, _C.parse_options(text)
+        _door, _made_with = chosen, _C.parse_options(text)
     elif options and _C.parse_options(text) != _made_with:
         raise AllocatorError(
             "the allocator has options already, and these are others.\n"
             f"It was made with {Options(**_made_with)}.\n"
             f"Give all options in the first call, or in {ENVIRONMENT}."
         )
-    elif not is_enabled():
-        watch.refuse_late(torch)
+    elif _door is not None:
+        _refuse_other_door(door, _door.name)
+        if not is_enabled():
+            _door.refuse_late()
     return _made
 
 
 def is_enabled() -> bool:
     """Return whether PyTorch's CUDA memory comes from this package."""
-    return _made is not None and torch_shim.is_current()
+    return _door is not None and _door.is_current()
+
+
+def _choose(torch: Any, wanted: str) -> BridgeDoor | StockDoor:
+    if wanted == "stock":
+        return StockDoor(torch)
+    try:
+        return BridgeDoor(torch)
+    except BridgeError as error:
+        if wanted == "bridge":
+            raise
+        text = (
+            f"gpumem_alloc: the stock door serves torch instead of the bridge: {error.line} "
+            f"Lost meanwhile: {stock_door.LOST}. {DOOR_ENVIRONMENT}=stock silences this."
+        )
+        file, line = watch.user_place()
+        warnings.warn_explicit(text, RuntimeWarning, file, line)
+        return StockDoor(torch)
+
+
+def _refuse_other_door(door: str | None, name: str) -> None:
+    if door not in (None, "auto", name):
+        raise AllocatorError(
+            f"the {door} door was asked for, and torch has been given the {name} door.\n"
+            "There is one allocator in a process.\n"
+            f"Say which door in the first call, or in {DOOR_ENVIRONMENT}."
+        )
 
 
 def _configure(text: str) -> None:

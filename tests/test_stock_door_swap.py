@@ -52,7 +52,8 @@ assert torch.cuda.memory_stats() == {} and torch.cuda.memory_allocated() == 0
 if not torch.cuda.is_available():
     assert gpumem_alloc.stats()["allocation.all.current"] == 0
 """
-    environment = {**os.environ, "PYTHONPATH": str(Path(gpumem_alloc.__file__).parent.parent)}
+    package = str(Path(gpumem_alloc.__file__).parent.parent)
+    environment = {**os.environ, "PYTHONPATH": package, "GPUMEM_ALLOC_DOOR": "stock"}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path,
         env=environment,

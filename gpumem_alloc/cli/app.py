@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from gpumem_alloc.cli import commands
+from gpumem_alloc.cli import bridge, commands
 from gpumem_alloc.recording import RecordingError
 from gpumem_alloc.replay import DEFAULT_ALLOCATORS, DEFAULT_LAG_MS, SettingsError
 from gpumem_alloc.trace import TraceError
@@ -21,6 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bridge.app, name="bridge")
 
 TraceFile = Annotated[
     Path, typer.Argument(help="A memory snapshot or an RMM log, also .gz, or our own file.")

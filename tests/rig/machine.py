@@ -29,10 +29,14 @@ class Run:
 
 
 class Machine:
-    """A machine, `rig` or `gpu`, with a process that has torch imported (zygote.py)."""
+    """A machine, `rig` or `gpu`, with a process that has torch imported (zygote.py).
 
-    def __init__(self, kind: str) -> None:
+    `door` is what enable() takes there by itself.
+    """
+
+    def __init__(self, kind: str, door: str = "stock") -> None:
         self.kind = kind
+        self.door = door
         self._zygote: subprocess.Popen[str] | None = None
         self._count = 0
         self._folder = tempfile.TemporaryDirectory(prefix="gpumem_alloc-machine-")
@@ -90,8 +94,10 @@ class Machine:
             name: value
             for name, value in os.environ.items()
             if not name.startswith(("RIG_", "GPUMEM_ALLOC", "PYTORCH_"))
+            or name == "GPUMEM_ALLOC_CACHE"
         }
         clean["GMA_TEST_MACHINE"] = self.kind
+        clean["GPUMEM_ALLOC_DOOR"] = self.door
         clean["PYTHONPATH"] = os.pathsep.join(
             [str(_HERE), str(_PACKAGE_FOLDER), *filter(None, [clean.get("PYTHONPATH")])]
         )

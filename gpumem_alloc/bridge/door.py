@@ -1,0 +1,59 @@
+"""The bridge as a door: PyTorch's own allocator interface, all of it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from gpumem_alloc import _C, watch
+from gpumem_alloc.bridge import facts, load, obtain
+from gpumem_alloc.errors import AllocatorError
+
+
+class BridgeDoor:
+    """One for a process. Making it finds, or builds, and loads the module; raises BridgeError."""
+
+    name = "bridge"
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._module = load.load(obtain.obtain(facts.of_module(torch)))
+        self.line = f"the bridge to torch {torch.__version__}"
+
+    def refuse_late(self) -> None:
+        """It can be put in late: then it serves what is new, and PyTorch's what it has served."""
+
+    def make(self) -> Any:
+        """Return the object for torch.cuda.memory.change_current_allocator()."""
+        self._module.attach(_C.core_access())
+        made = self._torch.cuda.memory._CUDAAllocator(self._module.allocator())
+        functions = self._torch._C
+        functions._cuda_changeCurrentAllocator = self._installing(
+            functions._cuda_changeCurrentAllocator, made.allocator()
+        )
+        return made
+
+    def is_current(self) -> bool:
+        """Whether PyTorch's CUDA memory comes from here."""
+        return bool(self._module.is_installed())
+
+    def _installing(self, change: Callable[[Any], None], ours: Any) -> Callable[[Any], None]:
+        """Putting ours in twice does nothing; putting it in late is the module's to do or refuse.
+
+        torch's own function refuses once its allocator has been started.
+        """
+
+        @functools.wraps(change)
+        def call(allocator: Any) -> None:
+            if allocator is not ours:
+                change(allocator)
+            elif not self.is_current():
+                try:
+                    self._module.install()
+                except AllocatorError:
+                    raise
+                except RuntimeError as error:
+                    raise watch.too_late(f"{error} {watch.who_started_cuda()}") from None
+
+        return call

@@ -1,0 +1,133 @@
+"""From an installed torch to a module on disk: the one that is there, or a new one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpumem_alloc import _C
+from gpumem_alloc.bridge import build, cache, toolchain
+from gpumem_alloc.bridge.build import Recipe
+from gpumem_alloc.bridge.cache import Entry
+from gpumem_alloc.bridge.errors import BridgeError
+from gpumem_alloc.bridge.facts import TorchFacts, require_supported
+from gpumem_alloc.bridge.toolchain import Toolchain
+
+PACKAGE = Path(__file__).resolve().parent.parent
+_log = logging.getLogger("gpumem_alloc")
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """A module on disk and what it was made from."""
+
+    module: Path
+    made: Recipe
+
+    @property
+    def log(self) -> Path:
+        """What the compiler said, where the module was built on this machine."""
+        return Entry(self.module.parent).log
+
+
+def say(line: str) -> None:
+    """Tell the user, who waits, what is going on."""
+    print(f"gpumem_alloc: {line}", file=sys.stderr, flush=True)
+
+
+def recipe(facts: TorchFacts) -> Recipe:
+    """Return what would be compiled for a torch. Raises BridgeError if none can be."""
+    require_supported(facts)
+    return build.recipe(facts, PACKAGE, _C.__version__)
+
+
+def present(made: Recipe) -> tuple[Path | None, list[str]]:
+    """Return the module that can be loaded, if there is one, and why others cannot."""
+    name = cache.name(made, _C.__version__)
+    faults: list[str] = []
+    for entry in (cache.shipped(PACKAGE, name), *(Entry(f / name) for f in cache.folders())):
+        fault = entry.fault(made)
+        if fault is None:
+            return entry.module, faults
+        if fault != cache.ABSENT:
+            faults.append(f"{entry.module} is {fault}")
+    return None, faults
+
+
+def obtain(
+    facts: TorchFacts,
+    *,
+    force: bool = False,
+    retry: bool = False,
+    tell: Callable[[str], None] = say,
+) -> Bridge:
+    """Return the bridge to a torch, built now if need be; with `force`, built in any case.
+
+    Raises BridgeError. A build that failed is tried again only with `retry`, or once compiler or
+    headers are others, so that a program does not wait for it at every start.
+    """
+    made = recipe(facts)
+    module, _ = present(made)
+    if module is not None and not force:
+        return Bridge(module, made)
+    return build_in(cache.writable_folder(), made, force=force, retry=retry, tell=tell)
+
+
+def build_in(
+    folder: Path,
+    made: Recipe,
+    *,
+    force: bool = False,
+    retry: bool = False,
+    is_checked: bool = True,
+    tell: Callable[[str], None] = say,
+) -> Bridge:
+    """Build into a folder of bridges, unless another process does so meanwhile."""
+    entry = Entry(folder / cache.name(made, _C.__version__), is_checked)
+    with cache.locked(folder / f"{entry.folder.name}.lock"):
+        fault = entry.fault(made)
+        if fault is not None or force:
+            tools = toolchain.find(made.facts)
+            if not force and not retry:
+                _refuse_after_failure(entry, tools)
+            if fault not in (None, cache.ABSENT):
+                tell(f"the bridge in {entry.folder} is {fault}; it is built anew")
+            tell(f"building the bridge for torch {made.facts.version} (about 15 s, once)")
+            _build(entry, made, tools)
+    return Bridge(entry.module, made)
+
+
+def _build(entry: Entry, made: Recipe, tools: Toolchain) -> None:
+    entry.folder.mkdir(mode=0o700, exist_ok=True)
+    if entry.is_checked:
+        cache.refuse_if_others_write(entry.folder)
+    with tempfile.TemporaryDirectory(prefix="build-", dir=entry.folder) as scratch:
+        target = Path(scratch) / build.module_name()
+        try:
+            build.build(made, tools, target, entry.log)
+        except BridgeError as error:
+            failure = {"tools": tools.identity, "error": [error.what, error.why, error.fix]}
+            entry.failure.write_text(json.dumps(failure))
+            raise
+        details = {
+            "torch": made.facts.version,
+            "compiler": str(tools.compiler),
+            "cuda_headers": tools.cuda.place,
+        }
+        entry.publish(target, details)
+    _log.info("built %s", entry.module)
+
+
+def _refuse_after_failure(entry: Entry, tools: Toolchain) -> None:
+    try:
+        failure = json.loads(entry.failure.read_text())
+        what, why, fix = map(str, failure["error"])
+    except (OSError, ValueError, KeyError):
+        return
+    if failure.get("tools") == tools.identity:
+        raise BridgeError(what, why, fix)
