@@ -1,6 +1,12 @@
-"""Builds gpumem_alloc/_C with CMake; CMakeLists.txt holds the only list of sources."""
+"""Builds gpumem_alloc/_C with CMake; CMakeLists.txt holds the only list of sources.
+
+The bridge is another module, compiled on the user's machine against the installed torch: its
+sources are put into the package, and where a CUDA torch can be imported now (build isolation off),
+it is compiled now.
+"""
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -10,6 +16,7 @@ from pathlib import Path
 import pybind11
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 
@@ -41,6 +48,16 @@ class CMakeBuild(build_ext):
         if self.inplace:
             self.build_temp = str(ROOT / "build" / f"python-{sys.implementation.cache_tag}")
         super().run()
+        if not self.inplace:
+            self.build_bridge()
+
+    def build_bridge(self) -> None:
+        """Compile the bridge into what will be installed; without it, enable() does so."""
+        built = Path(self.build_lib).resolve()
+        if (built / "gpumem_alloc" / "csrc").is_dir():  # not where only this command runs
+            path = os.pathsep.join(filter(None, [str(built), os.environ.get("PYTHONPATH")]))
+            command = [sys.executable, "-m", "gpumem_alloc.bridge.prebuild"]
+            subprocess.run(command, check=False, cwd=built, env={**os.environ, "PYTHONPATH": path})
 
     def build_extension(self, ext: Extension) -> None:
         if not sys.platform.startswith("linux"):
@@ -65,4 +82,21 @@ class CMakeBuild(build_ext):
                 raise SystemExit("gpumem_alloc: the extension was not built; CMake says why above.")
 
 
-setup(ext_modules=[CMakeExtension("gpumem_alloc._C")], cmdclass={"build_ext": CMakeBuild})
+class BuildWithSources(build_py):
+    """Put the bridge's sources into the package; a checkout in use has them beside it."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return
+        listed = runpy.run_path(str(ROOT / "gpumem_alloc" / "bridge" / "sources.py"))
+        for path in listed["closure"](ROOT / "csrc"):
+            target = Path(self.build_lib) / "gpumem_alloc" / "csrc" / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / "csrc" / path, target)
+
+
+setup(
+    ext_modules=[CMakeExtension("gpumem_alloc._C")],
+    cmdclass={"build_ext": CMakeBuild, "build_py": BuildWithSources},
+)

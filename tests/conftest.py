@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,5 +146,23 @@ def rig() -> Iterator[Machine]:
 def gpu() -> Iterator[Machine]:
     """The real card alone, for what needs kernels; tests that use it are marked `gpu`."""
     made = Machine("gpu")
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def bridge() -> Path:
+    """The bridge to the installed torch, built if need be; tests that use it are marked `torch`."""
+    command = [sys.executable, "-m", "gpumem_alloc", "bridge", "build"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip())
+
+
+@pytest.fixture(scope="session", params=["rig", pytest.param("gpu", marks=pytest.mark.gpu)])
+def bridged(request: pytest.FixtureRequest, bridge: Path) -> Iterator[Machine]:
+    """As `machine`, and enable() takes the bridge there."""
+    assert bridge.is_file()
+    made = Machine(request.param, door="bridge")
     yield made
     made.close()

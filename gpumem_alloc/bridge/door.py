@@ -8,7 +8,7 @@ from typing import Any
 
 from gpumem_alloc import _C, watch
 from gpumem_alloc.bridge import facts, load, obtain
-from gpumem_alloc.errors import AllocatorError
+from gpumem_alloc.bridge.errors import BridgeError
 
 
 class BridgeDoor:
@@ -19,14 +19,24 @@ class BridgeDoor:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._module = load.load(obtain.obtain(facts.of_module(torch)))
+        self._attach()
         self.line = f"the bridge to torch {torch.__version__}"
+
+    def _attach(self) -> None:
+        try:
+            self._module.attach(_C.core_access())
+        except RuntimeError as error:
+            raise BridgeError(
+                "the bridge does not fit the compiled core of gpumem_alloc.",
+                f"{str(error).splitlines()[0]}.",
+                "Install gpumem_alloc anew, in a checkout: python setup.py build_ext --inplace.",
+            ) from None
 
     def refuse_late(self) -> None:
         """It can be put in late: then it serves what is new, and PyTorch's what it has served."""
 
     def make(self) -> Any:
         """Return the object for torch.cuda.memory.change_current_allocator()."""
-        self._module.attach(_C.core_access())
         made = self._torch.cuda.memory._CUDAAllocator(self._module.allocator())
         functions = self._torch._C
         functions._cuda_changeCurrentAllocator = self._installing(
@@ -51,8 +61,6 @@ class BridgeDoor:
             elif not self.is_current():
                 try:
                     self._module.install()
-                except AllocatorError:
-                    raise
                 except RuntimeError as error:
                     raise watch.too_late(f"{error} {watch.who_started_cuda()}") from None
 
