@@ -1,0 +1,116 @@
+"""PyTorch's allocator behaviours (tests/behaviour), with native and with ours by the same code."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from tests.behaviour.document import DOCUMENT, count, page
+from tests.behaviour.table import Behaviour, behaviours
+from tests.rig.machine import Machine
+
+ROOT = Path(__file__).resolve().parent.parent
+ALLOCATORS = ("native",)
+
+
+def torch_version() -> tuple[int, int]:
+    """Of the torch that is installed; a very new one where there is none, and nothing will run."""
+    try:
+        major, minor = metadata.version("torch").split(".")[:2]
+    except metadata.PackageNotFoundError:
+        return (99, 0)
+    return int(major), int(minor)
+
+
+def cases() -> list[object]:
+    """Every behaviour that this torch has, on each machine that can show it."""
+    return [
+        pytest.param(
+            machine,
+            allocator,
+            row,
+            id=f"{machine}-{allocator}-{row.name}",
+            marks=[pytest.mark.gpu] if machine == "gpu" else [],
+        )
+        for machine in ("rig", "gpu")
+        for allocator in ALLOCATORS
+        for row in behaviours().values()
+        if row.since <= torch_version() and (machine == "gpu" or not row.gpu)
+    ]
+
+
+class Outcomes:
+    """Runs behaviours in batches: those that need no process of their own share one."""
+
+    def __init__(self, folder: Path, wanted: set[tuple[str, str, str]]) -> None:
+        self.folder = folder
+        self.wanted = wanted
+        self.known: dict[tuple[str, str, str], str] = {}
+
+    def of(self, machine: Machine, allocator: str, row: Behaviour) -> str:
+        """What is wrong with a behaviour, "" if nothing is."""
+        key = (machine.kind, allocator, row.name)
+        if key not in self.known:
+            batch = [row.name]
+            if not row.alone:
+                batch = [
+                    name
+                    for name, other in behaviours().items()
+                    if (machine.kind, allocator, name) in self.wanted
+                    and not other.alone
+                    and other.env == row.env
+                ]
+            self.run(machine, allocator, batch)
+        return self.known[key]
+
+    def run(self, machine: Machine, allocator: str, batch: list[str]) -> None:
+        """Run a batch; go on in a new process after one that ends its process."""
+        while batch:
+            report = self.folder / f"{len(self.known)}-{machine.kind}-{allocator}"
+            code = (
+                f"import sys; sys.path.append({str(ROOT)!r})\n"
+                "from tests.behaviour import worker\n"
+                f"worker.main({allocator!r}, {batch!r}, {str(report)!r})\n"
+            )
+            done = machine.run(code, check=False, env=behaviours()[batch[0]].env)
+            begun = ""
+            for line in report.read_text().splitlines() if report.exists() else []:
+                entry = json.loads(line)
+                begun = entry.get("begun", "")
+                if "done" in entry:
+                    self.known[machine.kind, allocator, entry["done"]] = entry["wrong"]
+            if begun or done.returncode != 0:
+                text = f"the process ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+                self.known[machine.kind, allocator, begun or batch[-1]] = text
+            batch = [name for name in batch if (machine.kind, allocator, name) not in self.known]
+
+
+@pytest.fixture(scope="session")
+def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    """The outcomes of this session's behaviours."""
+    calls = [getattr(item, "callspec", None) for item in request.session.items]
+    wanted = {
+        (call.params["kind"], call.params["allocator"], call.params["row"].name)
+        for call in calls
+        if call is not None and "row" in call.params
+    }
+    return Outcomes(tmp_path_factory.mktemp("behaviours"), wanted)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("kind", "allocator", "row"), cases())
+def test_behaviour(
+    request: pytest.FixtureRequest, outcomes: Outcomes, kind: str, allocator: str, row: Behaviour
+) -> None:
+    machine: Machine = request.getfixturevalue(kind)
+    wrong = outcomes.of(machine, allocator, row)
+    if wrong:
+        pytest.fail(wrong, pytrace=False)
+
+
+def test_the_document_is_current() -> None:
+    assert DOCUMENT.read_text() == page(), "run: python -m tests.behaviour --write"
+    assert count() in page()
