@@ -91,6 +91,19 @@ struct PoolBytes {
     PooledGauge reserved_bytes;
 };
 
+// What another process needs to map a block: the chunks that hold it, in address order.
+struct ExportedPiece {
+    Bytes bytes = 0;
+    int descriptor = -1;
+};
+struct ExportedBlock {
+    int device = 0;
+    Bytes offset = 0;       // of the block in the first piece
+    Bytes bytes = 0;        // of the block
+    Bytes other_bytes = 0;  // of the pieces: other blocks are or may be there, and go along
+    std::vector<ExportedPiece> pieces;
+};
+
 // Where a private pool's memory comes from when it is not ours: whole segments of another
 // allocator. Called under the device's lock.
 class SegmentProvider {
@@ -138,6 +151,17 @@ public:
     // Chunks under an exported block are not moved, reused or released until unpin().
     virtual Status pin(Address address) = 0;
     virtual Status unpin(Address address) = 0;
+
+    // Between processes. Exports the allocated block at `address` until it is freed: so long its
+    // chunks stay where they are, and the descriptors, which are ours, open. Asked again it answers
+    // the same. NotSupported: the block lies in a segment of cudaMalloc (`split`, `direct`, a
+    // provider), which has no descriptor but a cudaIpcMemHandle; see base_allocation().
+    virtual Result<ExportedBlock> export_block(Address address) = 0;
+    // Maps what another process exported, one piece after the other, in an address range of its
+    // size. The descriptors are the caller's, before and after.
+    virtual Result<Address> import_block(int device, const std::vector<ExportedPiece>& pieces) = 0;
+    // Waits for the device and unmaps; where that cannot be done, at the next import or drop.
+    virtual Status drop_import(Address address) = 0;
 
     // Private pools. While begun, allocations on a stream for which `filter` holds come from the
     // pool; the last one begun is asked first. Its memory is never moved, unmapped or shared until

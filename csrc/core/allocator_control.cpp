@@ -81,6 +81,23 @@ Status CoreAllocator::unpin(Address address) {
     return place->heap->pin(address, place->tagged, DeviceHeap::Pin::Remove);
 }
 
+Result<ExportedBlock> CoreAllocator::export_block(Address address) {
+    GMA_AUDITED_CALL;
+    Result<Place> place = known_place(address);
+    if (!place) { return place.status(); }
+    return place->heap->export_block(address, place->tagged);
+}
+
+Result<Address> CoreAllocator::import_block(int device, const std::vector<ExportedPiece>& pieces) {
+    if (Status status = check_device(device); !status.ok()) { return status; }
+    return imports_.add(device, pieces);
+}
+
+Status CoreAllocator::drop_import(Address address) {
+    Status status = check_process();
+    return status.ok() ? imports_.drop(address) : status;
+}
+
 Result<Bytes> CoreAllocator::trim(int device, Bytes bytes) {
     GMA_AUDITED_CALL;
     return ask<Result<Bytes>>(device, [&](DeviceHeap& heap) {

@@ -10,6 +10,7 @@
 #include "core/allocator.h"
 #include "core/device_heap.h"
 #include "core/fork_guard.h"
+#include "core/imports.h"
 #include "core/listeners.h"
 
 namespace gma {
@@ -29,6 +30,9 @@ public:
     Result<BaseAllocation> base_allocation(Address address) override;
     Status pin(Address address) override;
     Status unpin(Address address) override;
+    Result<ExportedBlock> export_block(Address address) override;
+    Result<Address> import_block(int device, const std::vector<ExportedPiece>& pieces) override;
+    Status drop_import(Address address) override;
 
     Status begin_pool(int device, PoolId pool, std::function<bool(Stream)> filter) override;
     Status end_pool(int device, PoolId pool) override;
@@ -103,6 +107,7 @@ private:
     Listeners listeners_;
     AddressMap addresses_;
     std::vector<std::unique_ptr<DeviceHeap>> heaps_;
+    Imports imports_{driver_};
 };
 
 }  // namespace gma

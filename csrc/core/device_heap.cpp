@@ -210,6 +210,7 @@ Status DeviceHeap::free_large_locked(Address address, Block* block) {
         return {Code::InvalidValue, "free of a block that is not allocated (freed twice?)"};
     }
     count_large_locked(block, -1);
+    exports_.end(address);
     if (block->recorded) {
         PendingFree pending{block, nullptr, address, block->bytes, 0};
         const auto defer = deferral_locked();
@@ -231,6 +232,7 @@ Status DeviceHeap::free_recorded_object(Slab* slab, Address address) {
     if (!pending_.recorded(address) || !slab->cache->count_recorded_free(slab, address)) {
         return {Code::InvalidValue, "free of a block that is not allocated (freed twice?)"};
     }
+    exports_.end(address);
     flush_locked(*slab->cache);
     // The delta counted it as inactive too; it is active until its streams are done.
     count_active_locked(slab->object_bytes, StatPool::Small, 1);

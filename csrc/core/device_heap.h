@@ -18,6 +18,7 @@
 
 #include "core/address_map.h"
 #include "core/allocator.h"
+#include "core/exports.h"
 #include "core/listeners.h"
 #include "core/pending_frees.h"
 #include "core/strategy.h"
@@ -64,6 +65,7 @@ public:
     Result<BaseAllocation> base_allocation(Address address, std::uintptr_t tagged);
     enum class Pin : std::uint8_t { Add, Remove };
     Status pin(Address address, std::uintptr_t tagged, Pin change);
+    Result<ExportedBlock> export_block(Address address, std::uintptr_t tagged);
 
     // device_heap_pools.cpp
     Status begin_pool(PoolId pool, std::function<bool(Stream)> filter);
@@ -171,6 +173,7 @@ private:
     std::vector<Route> routes_;
     std::map<PoolId, std::uint64_t> pool_uses_;  // begun and not released, as often
     std::multimap<Address, Block*> pins_;        // one entry for each pin
+    Exports exports_{driver_, device_};
     std::vector<Stream> pool_streams_;  // that have used a pool since the first route was begun
     std::atomic<bool> has_pools_{false};
     std::atomic<bool> small_path_open_{false};  // slabs in use and no route begun

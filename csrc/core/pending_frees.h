@@ -35,6 +35,8 @@ public:
     // is not asked for its id, which would end the capture; it is then known by its handle.
     Status record(Address address, Stream stream, Defer capture);
     bool recorded(Address address) const { return uses_.contains(address); }
+    // From now on it counts as recorded, if by no stream yet: its free shall come by here.
+    void expect(Address address) { uses_[address]; }
 
     // The block was freed. With `defer` (a capture is under way) its fences are recorded by
     // resume(). True: nothing needs to be waited for, the free is complete.

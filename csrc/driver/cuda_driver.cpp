@@ -1,6 +1,7 @@
 #include "driver/cuda_driver.h"
 
 #include <cuda.h>
+#include <fcntl.h>
 
 #include <atomic>
 #include <deque>
@@ -68,6 +69,8 @@ public:
     Status set_access(int device, Address address, Bytes bytes) override;
     Status unmap(Address address, Bytes bytes) override;
     Status release(int device, Handle handle, Bytes bytes) override;
+    Result<int> export_handle(int device, Handle handle) override;
+    Result<Handle> import_handle(int device, int descriptor, Bytes bytes) override;
     Result<Address> malloc(int device, Bytes bytes) override;
     Status free(int device, Address address) override;
     Result<Event> record(int device, Stream stream) override;
@@ -201,6 +204,41 @@ Status CudaDriver::release(int device, Handle handle, Bytes bytes) {
     return call(
         device, [&] { return api_.cuMemRelease(cuda_handle(handle)); },
         [&] { return call_text("cuMemRelease", bytes, device); });
+}
+
+Result<int> CudaDriver::export_handle(int device, Handle handle) {
+    if (!of(device).wants_file_handles) {
+        return Status(Code::NotSupported,
+                      "this card or its driver gives no memory that has a file descriptor",
+                      static_cast<int>(CUDA_ERROR_NOT_SUPPORTED));
+    }
+    int descriptor = -1;
+    Status status = call(
+        device,
+        [&] {
+            return api_.cuMemExportToShareableHandle(&descriptor, cuda_handle(handle),
+                                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+        },
+        [&] { return "cuMemExportToShareableHandle(device " + std::to_string(device) + ")"; });
+    if (!status.ok()) { return status; }
+    static_cast<void>(::fcntl(descriptor, F_SETFD, FD_CLOEXEC));
+    return descriptor;
+}
+
+Result<Handle> CudaDriver::import_handle(int device, int descriptor, Bytes bytes) {
+    CUmemGenericAllocationHandle handle = 0;
+    // The descriptor itself is passed in place of a pointer.
+    auto* wanted = reinterpret_cast<void*>(  // NOLINT(performance-no-int-to-ptr)
+        static_cast<std::uintptr_t>(static_cast<unsigned>(descriptor)));
+    Status status = call(
+        device,
+        [&] {
+            return api_.cuMemImportFromShareableHandle(&handle, wanted,
+                                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+        },
+        [&] { return call_text("cuMemImportFromShareableHandle", bytes, device); });
+    if (!status.ok()) { return status; }
+    return Handle{handle};
 }
 
 Result<Address> CudaDriver::malloc(int device, Bytes bytes) {

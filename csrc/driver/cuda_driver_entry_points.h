@@ -13,37 +13,39 @@ namespace gma {
 // X(name, version): the version of CUDA in which this form of the function appeared. Asking for
 // exactly that one keeps the signature of the cuda.h that we are compiled with, on newer drivers
 // too.
-#define GMA_CUDA_ENTRY_POINTS(X)            \
-    X(cuInit, 2000)                         \
-    X(cuGetErrorName, 6000)                 \
-    X(cuDeviceGetCount, 2000)               \
-    X(cuDeviceGetAttribute, 2000)           \
-    X(cuDeviceTotalMem, 3020)               \
-    X(cuDeviceCanAccessPeer, 4000)          \
-    X(cuDevicePrimaryCtxRetain, 7000)       \
-    X(cuDevicePrimaryCtxRelease, 11000)     \
-    X(cuCtxGetCurrent, 4000)                \
-    X(cuCtxSetCurrent, 4000)                \
-    X(cuCtxSynchronize, 2000)               \
-    X(cuMemGetInfo, 3020)                   \
-    X(cuMemAlloc, 3020)                     \
-    X(cuMemFree, 3020)                      \
-    X(cuMemGetAllocationGranularity, 10020) \
-    X(cuMemAddressReserve, 10020)           \
-    X(cuMemAddressFree, 10020)              \
-    X(cuMemCreate, 10020)                   \
-    X(cuMemRelease, 10020)                  \
-    X(cuMemMap, 10020)                      \
-    X(cuMemUnmap, 10020)                    \
-    X(cuMemSetAccess, 10020)                \
-    X(cuEventCreate, 2000)                  \
-    X(cuEventDestroy, 4000)                 \
-    X(cuEventRecord, 2000)                  \
-    X(cuEventQuery, 2000)                   \
-    X(cuEventSynchronize, 2000)             \
-    X(cuStreamWaitEvent, 3020)              \
-    X(cuStreamGetId, 12000)                 \
-    X(cuStreamIsCapturing, 10000)           \
+#define GMA_CUDA_ENTRY_POINTS(X)             \
+    X(cuInit, 2000)                          \
+    X(cuGetErrorName, 6000)                  \
+    X(cuDeviceGetCount, 2000)                \
+    X(cuDeviceGetAttribute, 2000)            \
+    X(cuDeviceTotalMem, 3020)                \
+    X(cuDeviceCanAccessPeer, 4000)           \
+    X(cuDevicePrimaryCtxRetain, 7000)        \
+    X(cuDevicePrimaryCtxRelease, 11000)      \
+    X(cuCtxGetCurrent, 4000)                 \
+    X(cuCtxSetCurrent, 4000)                 \
+    X(cuCtxSynchronize, 2000)                \
+    X(cuMemGetInfo, 3020)                    \
+    X(cuMemAlloc, 3020)                      \
+    X(cuMemFree, 3020)                       \
+    X(cuMemGetAllocationGranularity, 10020)  \
+    X(cuMemAddressReserve, 10020)            \
+    X(cuMemAddressFree, 10020)               \
+    X(cuMemCreate, 10020)                    \
+    X(cuMemRelease, 10020)                   \
+    X(cuMemMap, 10020)                       \
+    X(cuMemUnmap, 10020)                     \
+    X(cuMemSetAccess, 10020)                 \
+    X(cuMemExportToShareableHandle, 10020)   \
+    X(cuMemImportFromShareableHandle, 10020) \
+    X(cuEventCreate, 2000)                   \
+    X(cuEventDestroy, 4000)                  \
+    X(cuEventRecord, 2000)                   \
+    X(cuEventQuery, 2000)                    \
+    X(cuEventSynchronize, 2000)              \
+    X(cuStreamWaitEvent, 3020)               \
+    X(cuStreamGetId, 12000)                  \
+    X(cuStreamIsCapturing, 10000)            \
     X(cuThreadExchangeStreamCaptureMode, 10010)
 
 // cuda.h renames some functions by macro (cuMemAlloc is cuMemAlloc_v2); members follow, and so do

@@ -62,6 +62,11 @@ public:
                               Bytes bytes) = 0;  // and all capable peers
     virtual Status unmap(Address address, Bytes bytes) = 0;
     virtual Status release(int device, Handle handle, Bytes bytes) = 0;
+    // For another process: a file descriptor that stands for the handle's memory and keeps it alive
+    // until it is closed, and the handle that such a descriptor stands for, of the same size. The
+    // caller closes the descriptor in both cases. NotSupported: this memory has none.
+    virtual Result<int> export_handle(int device, Handle handle) = 0;
+    virtual Result<Handle> import_handle(int device, int descriptor, Bytes bytes) = 0;
 
     // Whole segments, for the strategies `split` and `direct`. free() may wait for the device.
     virtual Result<Address> malloc(int device, Bytes bytes) = 0;

@@ -83,7 +83,41 @@ Result<Handle> HostAddressSpace::create(int device, Bytes bytes) {
     if (!offset) { return offset.status(); }
     held_bytes_[static_cast<std::size_t>(device)] += bytes;
     calls_.charge(Call::Create, bytes);
-    return Handle{handles_.insert({.device = device, .bytes = bytes, .offset = *offset})};
+    Physical made;
+    made.device = device;
+    made.bytes = bytes;
+    made.offset = *offset;
+    made.file = device;
+    return Handle{handles_.insert(made)};
+}
+
+Result<int> HostAddressSpace::export_handle(Handle handle) {
+    Physical* physical = find(handle);
+    if (physical == nullptr || physical->is_released) {
+        return broken_rule("export_handle", "no such handle, or it was released");
+    }
+    Result<int> descriptor =
+        backing_->export_range(physical->file, physical->offset, physical->bytes);
+    if (descriptor) { physical->is_exported = true; }
+    return descriptor;
+}
+
+Result<Handle> HostAddressSpace::import_handle(int device, int descriptor, Bytes bytes) {
+    Result<ImportedRange> range = backing_->import_range(descriptor);
+    if (!range) { return range.status(); }
+    if (range->bytes != bytes) {
+        backing_->close_import(range->file);
+        return broken_rule("import_handle", "the descriptor stands for " +
+                                                bytes_text(range->bytes) + ", not for " +
+                                                bytes_text(bytes));
+    }
+    Physical made;
+    made.device = device;
+    made.bytes = bytes;
+    made.offset = range->offset;
+    made.file = range->file;
+    made.is_imported = true;
+    return Handle{handles_.insert(made)};
 }
 
 Status HostAddressSpace::map(Address address, Bytes bytes, Handle handle) {
@@ -103,7 +137,7 @@ Status HostAddressSpace::map(Address address, Bytes bytes, Handle handle) {
     if (overlaps_mapping(address, bytes)) {
         return broken_rule("map", address, bytes, "something is mapped there already");
     }
-    Status status = backing_->map(physical->device, address, physical->offset, bytes);
+    Status status = backing_->map(physical->file, address, physical->offset, bytes);
     if (status.ok()) {
         ++physical->mapped_count;
         mappings_.emplace(address, HostMapping{handle, address, bytes, false});
@@ -258,8 +292,15 @@ Result<HostAddressSpace::Mappings::iterator> HostAddressSpace::whole_mappings(co
 void HostAddressSpace::free_if_unused(Handle handle) {
     const Physical& physical = *find(handle);
     if (!physical.is_released || physical.mapped_count > 0) { return; }
-    backing_->release(physical.device, physical.offset, physical.bytes);
-    held_bytes_[static_cast<std::size_t>(physical.device)] -= physical.bytes;
+    if (physical.is_imported) {
+        backing_->close_import(physical.file);
+    } else {
+        // A descriptor that was handed out keeps the bytes, and nobody tells us of its end.
+        if (!physical.is_exported) {
+            backing_->release(physical.device, physical.offset, physical.bytes);
+        }
+        held_bytes_[static_cast<std::size_t>(physical.device)] -= physical.bytes;
+    }
     handles_.erase(static_cast<std::uint64_t>(handle));
 }
 

@@ -4,6 +4,7 @@
 //   - memory lives until its handle is released *and* it is mapped nowhere:
 //       held_bytes(device) = sum(bytes of handles that are unreleased or mapped) + sum(segments)
 //       held_bytes(device) <= capacity
+//     what was imported is held by the process that made it, and does not count here;
 // A broken rule is a DriverFailed status, as from the driver, and changes nothing.
 #pragma once
 
@@ -48,6 +49,8 @@ public:
     Status set_access(Address address, Bytes bytes);
     Status unmap(Address address, Bytes bytes);
     Status release(int device, Handle handle, Bytes bytes);
+    Result<int> export_handle(Handle handle);
+    Result<Handle> import_handle(int device, int descriptor, Bytes bytes);
     Result<Address> malloc(int device, Bytes bytes);
     Status free(int device, Address address);
 
@@ -63,8 +66,11 @@ private:
         int device = 0;
         Bytes bytes = 0;
         Bytes offset = 0;
+        int file = 0;  // the device's, or that of another process
         std::size_t mapped_count = 0;
         bool is_released = false;
+        bool is_exported = false;
+        bool is_imported = false;
     };
     struct Segment {
         int device = 0;

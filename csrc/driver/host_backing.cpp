@@ -19,6 +19,9 @@ namespace {
 // One sparse file per device. Every handle gets a range of its own that is never used again, so
 // memory that was given back reads as zero afterwards and never as somebody else's bytes.
 constexpr Bytes kFileBytes = 1ULL << 46;
+// An exported range as one number: its size and its offset, both in pages of the system.
+constexpr Bytes kRangeUnit = 4_KiB;
+constexpr Bytes kOffsetUnits = kFileBytes / kRangeUnit;
 
 Status system_failure(const char* what) {
     return Status(Code::DriverFailed,
@@ -73,8 +76,37 @@ public:
                     static_cast<off_t>(bytes));
     }
 
-    Status map(int device, Address address, Bytes offset, Bytes bytes) override {
-        const int descriptor = files_[static_cast<std::size_t>(device)].descriptor;
+    // The position of a descriptor of its own tells which range it stands for.
+    Result<int> export_range(int file, Bytes offset, Bytes bytes) override {
+        const int descriptor = files_[static_cast<std::size_t>(file)].descriptor;
+        const std::string path = "/proc/self/fd/" + std::to_string(descriptor);
+        const int made = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+        if (made < 0) { return system_failure("open of the device's file"); }
+        const Bytes position = bytes / kRangeUnit * kOffsetUnits + offset / kRangeUnit;
+        if (::lseek(made, static_cast<off_t>(position), SEEK_SET) < 0) {
+            ::close(made);
+            return system_failure("lseek");
+        }
+        return made;
+    }
+
+    Result<ImportedRange> import_range(int descriptor) override {
+        const off_t position = ::lseek(descriptor, 0, SEEK_CUR);
+        if (position < 0) { return system_failure("lseek"); }
+        const int own = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+        if (own < 0) { return system_failure("fcntl"); }
+        files_.push_back({own, 0});
+        const auto units = static_cast<Bytes>(position);
+        return ImportedRange{static_cast<int>(files_.size()) - 1, units % kOffsetUnits * kRangeUnit,
+                             units / kOffsetUnits * kRangeUnit};
+    }
+
+    void close_import(int file) override {
+        ::close(std::exchange(files_[static_cast<std::size_t>(file)].descriptor, -1));
+    }
+
+    Status map(int file, Address address, Bytes offset, Bytes bytes) override {
+        const int descriptor = files_[static_cast<std::size_t>(file)].descriptor;
         return placed(::mmap(pointer(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, descriptor,
                              static_cast<off_t>(offset)));
     }
@@ -150,6 +182,9 @@ public:
 
     Result<Bytes> create(int, Bytes) override { return Bytes{0}; }
     void release(int, Bytes, Bytes) override {}
+    Result<int> export_range(int, Bytes, Bytes) override { return no_memory(); }
+    Result<ImportedRange> import_range(int) override { return no_memory(); }
+    void close_import(int) override {}
     Status map(int, Address, Bytes, Bytes) override { return Status(); }
     Status set_access(Address, Bytes) override { return Status(); }
     Status unmap(Address, Bytes) override { return Status(); }
@@ -159,6 +194,10 @@ public:
     void free(Address address, Bytes bytes) override { unreserve(address, bytes); }
 
 private:
+    static Status no_memory() {
+        return {Code::NotSupported, "host driver: without memory nothing can be exported"};
+    }
+
     Address next_ = 1_TiB;
     std::map<Address, Bytes> dealt_;                                 // -> alignment
     std::map<std::pair<Bytes, Bytes>, std::set<Address>> returned_;  // {bytes, alignment} ->

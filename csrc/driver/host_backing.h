@@ -10,6 +10,13 @@
 
 namespace gma {
 
+// What a file descriptor from export_range() stands for, here or in another process.
+struct ImportedRange {
+    int file = 0;  // for map() and close_import()
+    Bytes offset = 0;
+    Bytes bytes = 0;
+};
+
 class HostBacking {
 public:
     virtual ~HostBacking() = default;
@@ -21,7 +28,12 @@ public:
     virtual Result<Bytes> create(int device, Bytes bytes) = 0;
     virtual void release(int device, Bytes offset, Bytes bytes) = 0;
 
-    virtual Status map(int device, Address address, Bytes offset, Bytes bytes) = 0;
+    virtual Result<int> export_range(int file, Bytes offset, Bytes bytes) = 0;
+    virtual Result<ImportedRange> import_range(int descriptor) = 0;
+    virtual void close_import(int file) = 0;
+
+    // `file` is the number of a device or of an imported range.
+    virtual Status map(int file, Address address, Bytes offset, Bytes bytes) = 0;
     virtual Status set_access(Address address, Bytes bytes) = 0;
     virtual Status unmap(Address address, Bytes bytes) = 0;
 

@@ -90,6 +90,20 @@ Status HostDriver::release(int device, Handle handle, Bytes bytes) {
     return status.ok() ? memory_.release(device, handle, bytes) : status;
 }
 
+Result<int> HostDriver::export_handle(int device, Handle handle) {
+    const Guard guard(mutex_);
+    Status status = begin_mapping({}, "export_handle", device);
+    if (!status.ok()) { return status; }
+    return memory_.export_handle(handle);
+}
+
+Result<Handle> HostDriver::import_handle(int device, int descriptor, Bytes bytes) {
+    const Guard guard(mutex_);
+    Status status = begin_mapping({}, "import_handle", device);
+    if (!status.ok()) { return status; }
+    return memory_.import_handle(device, descriptor, bytes);
+}
+
 Result<Address> HostDriver::malloc(int device, Bytes bytes) {
     const Guard guard(mutex_);
     if (Status status = begin(Call::Malloc, "malloc", device); !status.ok()) { return status; }

@@ -31,6 +31,8 @@ public:
     Status set_access(int device, Address address, Bytes bytes) override;
     Status unmap(Address address, Bytes bytes) override;
     Status release(int device, Handle handle, Bytes bytes) override;
+    Result<int> export_handle(int device, Handle handle) override;
+    Result<Handle> import_handle(int device, int descriptor, Bytes bytes) override;
     Result<Address> malloc(int device, Bytes bytes) override;
     Status free(int device, Address address) override;
     Result<Event> record(int device, Stream stream) override;

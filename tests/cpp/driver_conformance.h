@@ -3,6 +3,8 @@
 #pragma once
 
 #include <doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <functional>
 #include <string>
@@ -60,6 +62,7 @@ public:
     void contents_follow_the_handle();
     void handles_are_apart();
     void aliases_are_one_memory();
+    void exported_memory_is_the_same();
     void addresses_are_mapped_once();
     void mappings_come_whole();
     void nothing_is_not_mapped();
@@ -169,6 +172,36 @@ inline void ConformanceCheck::aliases_are_one_memory() {
     CHECK(access_.read_byte(page(5) + 100) == 0x22);
     require_ok(driver_.unmap(page(5), page_bytes_));
     require_ok(driver_.release(device_, handle, page_bytes_));
+}
+
+inline void ConformanceCheck::exported_memory_is_the_same() {
+    const Bytes bytes = 2 * page_bytes_;
+    const Handle handle = mapped(page(0), 2);
+    Result<int> descriptor = driver_.export_handle(device_, handle);
+    if (!access_.has_contents) {
+        CHECK(descriptor.status().code() == Code::NotSupported);
+    } else {
+        REQUIRE_MESSAGE(descriptor, descriptor.status().message());
+        const Handle other = require_value(driver_.import_handle(device_, *descriptor, bytes));
+        CHECK(::fcntl(*descriptor, F_GETFD) == FD_CLOEXEC);  // import leaves it open
+        CHECK(::close(*descriptor) == 0);
+        map(page(5), bytes, other);
+        access_.fill(page(0), 0x11, bytes);
+        CHECK(access_.read_byte(page(6) + 100) == 0x11);
+        access_.fill(page(6), 0x22, page_bytes_);
+        CHECK(access_.read_byte(page(1) + 100) == 0x22);
+        CHECK(access_.read_byte(page(0) + 100) == 0x11);
+        require_ok(driver_.release(device_, other, bytes));
+    }
+    require_ok(driver_.unmap(page(0), bytes));
+    require_ok(driver_.release(device_, handle, bytes));
+    if (access_.has_contents) {  // it lives on where it was imported
+        CHECK(access_.read_byte(page(6) + 100) == 0x22);
+        require_ok(driver_.unmap(page(5), bytes));
+    }
+    const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    CHECK_FALSE(static_cast<bool>(driver_.import_handle(device_, nothing, bytes)));
+    ::close(nothing);
 }
 
 inline void ConformanceCheck::addresses_are_mapped_once() {
@@ -305,6 +338,7 @@ inline void check_driver_conformance(DriverAccess& access) {
     SUBCASE("contents follow the handle") { check.contents_follow_the_handle(); }
     SUBCASE("handles are apart") { check.handles_are_apart(); }
     SUBCASE("aliases are one memory") { check.aliases_are_one_memory(); }
+    SUBCASE("exported memory is the same") { check.exported_memory_is_the_same(); }
     SUBCASE("addresses are mapped once") { check.addresses_are_mapped_once(); }
     SUBCASE("mappings come whole") { check.mappings_come_whole(); }
     SUBCASE("nothing is not mapped") { check.nothing_is_not_mapped(); }

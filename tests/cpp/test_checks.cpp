@@ -72,6 +72,12 @@ public:
     Status release(int device, Handle handle, Bytes bytes) override {
         return host_.release(device, handle, bytes);
     }
+    Result<int> export_handle(int device, Handle handle) override {
+        return host_.export_handle(device, handle);
+    }
+    Result<Handle> import_handle(int device, int descriptor, Bytes bytes) override {
+        return host_.import_handle(device, descriptor, bytes);
+    }
     Result<Address> malloc(int device, Bytes bytes) override {
         if (lies && given_ != 0) { return given_; }
         Result<Address> address = host_.malloc(device, bytes);
@@ -132,7 +138,8 @@ struct Spoiled {
     HostDriver driver{PatternWorld::small_card(64_MiB)};
     AddressMap addresses;
     Options options;
-    PagedStrategy strategy{driver, 0, {PatternWorld::kPage, 64_MiB}, options, addresses};
+    Listeners listeners;
+    PagedStrategy strategy{driver, 0, {PatternWorld::kPage, 64_MiB}, options, addresses, listeners};
     std::array<Block*, 3> blocks{};
 };
 

@@ -159,6 +159,24 @@ RIG_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, std::size_t bytes,
     }
     return CUDA_SUCCESS;
 }
+RIG_EXPORT CUresult cuMemExportToShareableHandle(void* descriptor,
+                                                 CUmemGenericAllocationHandle handle,
+                                                 CUmemAllocationHandleType type,
+                                                 unsigned long long) {
+    RIG_COUNT();
+    return type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+               ? rig::export_piece(handle, static_cast<int*>(descriptor))
+               : CUDA_ERROR_NOT_SUPPORTED;
+}
+RIG_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
+                                                   void* descriptor,
+                                                   CUmemAllocationHandleType type) {
+    RIG_COUNT();
+    const auto number_of = static_cast<int>(reinterpret_cast<std::uintptr_t>(descriptor));
+    return type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+               ? rig::import_piece(rig::current_device(), number_of, handle)
+               : CUDA_ERROR_NOT_SUPPORTED;
+}
 RIG_EXPORT CUresult cuMemAlloc(CUdeviceptr* address, std::size_t bytes) {
     RIG_COUNT();
     const CUresult forbidden = forbidden_in_capture();

@@ -9,6 +9,7 @@
 
 #include <map>
 #include <mutex>
+#include <string>
 #include <vector>
 
 namespace rig {
@@ -18,6 +19,8 @@ struct Physical {
     int device;
     std::size_t offset;
     std::size_t bytes;
+    int file = -1;  // another process's card, for an imported piece; it is not in our account
+    bool exported = false;  // others may map it: its bytes stay, as nobody tells us when they end
     int mappings = 0;
     bool released = false;
 };
@@ -31,7 +34,7 @@ struct Card {
     std::size_t used = 0;
 };
 
-// Invariant: used of a card == sum of bytes of its handles in `physical`.
+// Invariant: used of a card == sum of bytes of its own handles in `physical`.
 struct Memory {
     std::mutex mutex;
     std::vector<Card> cards;
@@ -52,6 +55,9 @@ Memory& memory() {
     return *kMemory;
 }
 
+// Position of an exported descriptor: pages of the piece * this + pages before it.
+constexpr std::size_t kPositionUnits = std::size_t{1} << 32;
+
 void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 
 bool page_multiple(std::size_t bytes) { return bytes != 0 && bytes % kPageBytes == 0; }
@@ -60,9 +66,16 @@ void drop_if_unused_locked(Memory& all, CUmemGenericAllocationHandle handle) {
     const auto found = all.physical.find(handle);
     const Physical& piece = found->second;
     if (!piece.released || piece.mappings != 0) { return; }
+    if (piece.file >= 0) {
+        close(piece.file);
+        all.physical.erase(found);
+        return;
+    }
     Card& card = all.cards[static_cast<std::size_t>(piece.device)];
-    fallocate(card.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-              static_cast<off_t>(piece.offset), static_cast<off_t>(piece.bytes));
+    if (!piece.exported) {
+        fallocate(card.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                  static_cast<off_t>(piece.offset), static_cast<off_t>(piece.bytes));
+    }
     card.used -= piece.bytes;
     all.physical.erase(found);
 }
@@ -123,6 +136,39 @@ CUresult release(CUmemGenericAllocationHandle handle) {
     return CUDA_SUCCESS;
 }
 
+CUresult export_piece(CUmemGenericAllocationHandle handle, int* descriptor) {
+    Memory& all = memory();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    const auto found = all.physical.find(handle);
+    if (found == all.physical.end()) { return CUDA_ERROR_INVALID_VALUE; }
+    Physical& piece = found->second;
+    piece.exported = true;
+    const int own_file = all.cards[static_cast<std::size_t>(piece.device)].file;
+    const std::string path =
+        "/proc/self/fd/" + std::to_string(piece.file >= 0 ? piece.file : own_file);
+    const int made = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    const std::size_t position =
+        piece.bytes / kPageBytes * kPositionUnits + piece.offset / kPageBytes;
+    if (made < 0 || lseek(made, static_cast<off_t>(position), SEEK_SET) < 0) {
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    *descriptor = made;
+    return CUDA_SUCCESS;
+}
+
+CUresult import_piece(int device, int descriptor, CUmemGenericAllocationHandle* handle) {
+    Memory& all = memory();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    const off_t position = lseek(descriptor, 0, SEEK_CUR);
+    const int own = position > 0 ? fcntl(descriptor, F_DUPFD_CLOEXEC, 0) : -1;
+    if (own < 0) { return CUDA_ERROR_INVALID_VALUE; }
+    const auto units = static_cast<std::size_t>(position);
+    *handle = all.next_handle++;
+    all.physical[*handle] = {device, units % kPositionUnits * kPageBytes,
+                             units / kPositionUnits * kPageBytes, own};
+    return CUDA_SUCCESS;
+}
+
 CUresult reserve(std::size_t bytes, std::size_t alignment, CUdeviceptr* address) {
     if (!page_multiple(bytes)) { return CUDA_ERROR_INVALID_VALUE; }
     if (alignment < kPageBytes) { alignment = kPageBytes; }
@@ -163,7 +209,8 @@ CUresult map(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocationHandl
         return CUDA_ERROR_INVALID_VALUE;
     }
     Physical& piece = found->second;
-    const int file = all.cards[static_cast<std::size_t>(piece.device)].file;
+    const int own_file = all.cards[static_cast<std::size_t>(piece.device)].file;
+    const int file = piece.file >= 0 ? piece.file : own_file;
     void* got = mmap(pointer(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, file,
                      static_cast<off_t>(piece.offset));
     if (got == MAP_FAILED) { return CUDA_ERROR_OUT_OF_MEMORY; }

@@ -44,6 +44,10 @@ CUresult unreserve(CUdeviceptr address, std::size_t bytes);
 CUresult map(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocationHandle handle);
 CUresult unmap(CUdeviceptr address, std::size_t bytes);
 CUresult set_access(CUdeviceptr address, std::size_t bytes, int device, bool writable);
+// Between processes: a descriptor of the card's file whose position tells which piece it stands
+// for.
+CUresult export_piece(CUmemGenericAllocationHandle handle, int* descriptor);
+CUresult import_piece(int device, int descriptor, CUmemGenericAllocationHandle* handle);
 CUresult allocate(int device, std::size_t bytes, CUdeviceptr* address);
 CUresult deallocate(CUdeviceptr address);
 std::size_t used_bytes(int device);
