@@ -2,11 +2,12 @@
 # a C++20 compiler, are all they ask for.
 #   VENV=DIR      the virtual environment's place; it is reused when it is there
 #   PYTHON=EXE    the interpreter it is made from
-#   PYTEST="..."  more arguments for pytest, BENCH="..." for the benchmark
+#   PYTEST="..."  more arguments for pytest, BENCH="..." for the benchmark, COMPAT="2.11 ..." versions
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST ?=
 BENCH ?=
+COMPAT ?=
 
 # Absolute, and first on PATH, so that cmake and ninja are the environment's own.
 venv := $(abspath $(VENV))
@@ -15,10 +16,11 @@ python := $(venv)/bin/python
 ready := $(venv)/gpumem_alloc.source
 presets := asan-ubsan tsan audit
 
-.PHONY: help test bench module cpp pytest check format tidy docs sanitize dist clean force
+.PHONY: help test bench module cpp pytest compat check format tidy docs sanitize dist clean force
 help:
 	@echo "make test      everything: set-up, C++ tests, Python tests"
 	@echo "make bench     the main measurement, on the GPU or by replay; ends in a table and a PNG"
+	@echo "make compat    the bridge against every torch to be had, about 0.5 GB each"
 	@echo "make check     formatting, lint, types, generated docs    (make format repairs)"
 	@echo "make sanitize  C++ tests under asan-ubsan, tsan and the audit preset"
 	@echo "make tidy      clang-tidy    make docs  generated tables    make dist  sdist and wheel"
@@ -45,6 +47,9 @@ cpp: $(ready)
 
 pytest: module
 	GMA_OFFLINE=$${GMA_OFFLINE:-$$(cat $(venv)/gpumem_alloc.offline)} $(python) -m pytest $(PYTEST)
+
+compat: module
+	$(python) tools/compat.py $(COMPAT)
 
 sanitize: $(ready)
 	set -e; for preset in $(presets); do \

@@ -21,7 +21,7 @@ from gpumem_alloc.bridge.toolchain import Compiler, Toolchain, environment
 MODULE = "_bridge"
 _MOST_JOBS = 4  # a unit takes up to a GiB of memory
 _ERROR = re.compile(r"\berror: |undefined reference|cannot find")
-_LIBRARIES = ("c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch_python")
+LIBRARIES = ("c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch_python")
 # NDEBUG as in torch's own wheels: c10's inline functions differ without it. The warnings end in the
 # log, where a test of ours reads them; nobody's install fails for one.
 _FLAGS = (
@@ -78,8 +78,20 @@ def build(made: Recipe, tools: Toolchain, target: Path, log: Path) -> None:
 
     Raises BridgeError.
     """
+    objects = compile_all(made, tools, target.parent, log)
+    command = link_command(made.facts, tools, objects, target)
+    output = _run(command)
+    with log.open("a") as out:
+        _note(out, command, output)
+    _refuse_failure(made, output, log, "linking it")
+
+
+def compile_all(made: Recipe, tools: Toolchain, folder: Path, log: Path) -> list[Path]:
+    """Compile every unit and the stamp, several at a time; return the objects, made in `folder`.
+
+    Raises BridgeError about the first that failed.
+    """
     started = time.monotonic()
-    folder = target.parent
     stamp = folder / "stamp.cpp"
     stamp.write_text(stamps.source(made.facts.version, made.source_id))
     units = [*sources.units(made.csrc), stamp]
@@ -89,16 +101,16 @@ def build(made: Recipe, tools: Toolchain, target: Path, log: Path) -> None:
         [*compile_one, "-c", str(unit), "-o", str(made_object)]
         for unit, made_object in zip(units, objects, strict=True)
     ]
+    jobs = min(_MOST_JOBS, len(os.sched_getaffinity(0)), len(commands))
+    with ThreadPoolExecutor(jobs) as pool:
+        outputs = list(pool.map(_run, commands))
     with log.open("w") as out:
-        jobs = min(_MOST_JOBS, len(os.sched_getaffinity(0)), len(commands))
-        with ThreadPoolExecutor(jobs) as pool:
-            for unit, command, output in zip(
-                units, commands, pool.map(_run, commands), strict=True
-            ):
-                _note(out, command, output, made, log, f"compiling {unit.name}")
-        command = link_command(made.facts, tools, objects, target)
-        _note(out, command, _run(command), made, log, "linking it")
-        out.write(f"done in {time.monotonic() - started:.1f} s\n")
+        for command, output in zip(commands, outputs, strict=True):
+            _note(out, command, output)
+        out.write(f"compiled in {time.monotonic() - started:.1f} s\n")
+    for unit, output in zip(units, outputs, strict=True):
+        _refuse_failure(made, output, log, f"compiling {unit.name}")
+    return objects
 
 
 def compile_command(made: Recipe, tools: Toolchain) -> list[str]:
@@ -119,7 +131,7 @@ def link_command(
     beside = sorted({facts.lib, tools.cuda.runtime.parent, *facts.root.parent.glob("nvidia/*/lib")})
     return [
         *tools.compiler.command, "-shared", *map(str, objects), "-o", str(target),
-        "-Wl,--as-needed", "-Wl,-z,now", f"-L{facts.lib}", *[f"-l{name}" for name in _LIBRARIES],
+        "-Wl,--as-needed", "-Wl,-z,now", f"-L{facts.lib}", *[f"-l{name}" for name in LIBRARIES],
         str(tools.cuda.runtime), *_shared_cxx_runtime(tools.compiler),
         *[f"-Wl,-rpath-link,{path}" for path in beside],
     ]  # fmt: skip
@@ -151,17 +163,18 @@ def _run(command: list[str]) -> _Output:
     return _Output(done.returncode, done.stdout)
 
 
-def _note(
-    out: TextIO, command: list[str], output: _Output, made: Recipe, log: Path, step: str
-) -> None:
-    """Write a step into the log; raise BridgeError if it failed."""
+def _note(out: TextIO, command: list[str], output: _Output) -> None:
     out.write(f"$ {shlex.join(command)}\n{output.text}")
-    if output.code != 0:
-        lines = [line for line in output.text.splitlines() if _ERROR.search(line)]
-        first = (lines or output.text.splitlines()[-1:] or [f"exit code {output.code}"])[0]
-        raise BridgeError(
-            f"the bridge to torch {made.facts.version} was not built: {step} failed.",
-            f"{first.strip()}.",
-            f"What the compiler said is in {log}; with that mended run "
-            "python -m gpumem_alloc bridge build.",
-        )
+
+
+def _refuse_failure(made: Recipe, output: _Output, log: Path, step: str) -> None:
+    if output.code == 0:
+        return
+    lines = [line for line in output.text.splitlines() if _ERROR.search(line)]
+    first = (lines or output.text.splitlines()[-1:] or [f"exit code {output.code}"])[0]
+    raise BridgeError(
+        f"the bridge to torch {made.facts.version} was not built: {step} failed.",
+        f"{first.strip()}.",
+        f"What the compiler said is in {log}; with that mended run "
+        "python -m gpumem_alloc bridge build.",
+    )

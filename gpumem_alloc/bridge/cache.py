@@ -156,15 +156,19 @@ def writable_folder() -> Path:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[bool]:
     """Hold a lock that ends with this process at the latest.
 
-    On a file system without locks, several processes build the same, and the last one's stays.
+    Says whether it is held: on a file system without locks, several processes build the same, and
+    the last one's stays.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        with contextlib.suppress(OSError):
+        try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+            is_held = True
+        except OSError:
+            is_held = False
+        yield is_held
     finally:
         os.close(descriptor)

@@ -118,11 +118,16 @@ def _places(facts: TorchFacts) -> Iterator[_Place]:
         if os.environ.get(name):
             yield _toolkit(f"{name} ({os.environ[name]})", Path(os.environ[name]))
     yield _wheel_place(facts)
+    for root in _usual_roots(facts):
+        yield _toolkit(str(root), root)
+
+
+def _usual_roots(facts: TorchFacts) -> list[Path]:
+    """Where toolkits are installed."""
     nvcc = shutil.which("nvcc")
     roots = [Path("/usr/local/cuda"), Path(f"/usr/local/cuda-{facts.cuda}"), Path("/opt/cuda")]
     roots += [Path(nvcc).resolve().parent.parent] if nvcc else []
-    for root in dict.fromkeys([*roots, Path(sys.prefix), Path("/usr")]):
-        yield _toolkit(str(root), root)
+    return list(dict.fromkeys([*roots, Path(sys.prefix), Path("/usr")]))
 
 
 def _toolkit(name: str, root: Path) -> _Place:
@@ -136,10 +141,14 @@ def _toolkit(name: str, root: Path) -> _Place:
 def _wheel_place(facts: TorchFacts) -> _Place:
     major = facts.cuda_major
     parts = [f"cu{major}"] if major >= 13 else ["cuda_runtime", "cuda_nvcc"]
-    spec = importlib.util.find_spec("nvidia")
-    folders = [facts.root.parent / "nvidia"]
-    folders += [Path(place) for place in (spec.submodule_search_locations or [] if spec else [])]
-    roots = [folder / part for folder in dict.fromkeys(folders) for part in parts]
+    roots = [folder / part for folder in _nvidia_folders(facts) for part in parts]
     return _Place(
         _WHEELS, tuple(root / "include" for root in roots), tuple(root / "lib" for root in roots)
     )
+
+
+def _nvidia_folders(facts: TorchFacts) -> list[Path]:
+    """The wheels' common folder, beside torch and wherever else packages are found."""
+    spec = importlib.util.find_spec("nvidia")
+    found = [Path(place) for place in (spec.submodule_search_locations or [] if spec else [])]
+    return list(dict.fromkeys([facts.root.parent / "nvidia", *found]))

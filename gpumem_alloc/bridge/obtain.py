@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from gpumem_alloc.bridge.facts import TorchFacts, require_supported
 from gpumem_alloc.bridge.toolchain import Toolchain
 
 PACKAGE = Path(__file__).resolve().parent.parent
+_SCRATCH = "scratch-"
 _log = logging.getLogger("gpumem_alloc")
 
 
@@ -89,7 +91,7 @@ def build_in(
 ) -> Bridge:
     """Build into a folder of bridges, unless another process does so meanwhile."""
     entry = Entry(folder / cache.name(made, _C.__version__), is_checked)
-    with cache.locked(folder / f"{entry.folder.name}.lock"):
+    with cache.locked(folder / f"{entry.folder.name}.lock") as is_alone:
         fault = entry.fault(made)
         if fault is not None or force:
             tools = toolchain.find(made.facts)
@@ -98,6 +100,8 @@ def build_in(
             if fault not in (None, cache.ABSENT):
                 tell(f"the bridge in {entry.folder} is {fault}; it is built anew")
             tell(f"building the bridge for torch {made.facts.version} (about 15 s, once)")
+            for left in entry.folder.glob(f"{_SCRATCH}*") if is_alone else ():  # by one that died
+                shutil.rmtree(left, ignore_errors=True)
             _build(entry, made, tools)
     return Bridge(entry.module, made)
 
@@ -106,7 +110,7 @@ def _build(entry: Entry, made: Recipe, tools: Toolchain) -> None:
     entry.folder.mkdir(mode=0o700, exist_ok=True)
     if entry.is_checked:
         cache.refuse_if_others_write(entry.folder)
-    with tempfile.TemporaryDirectory(prefix="build-", dir=entry.folder) as scratch:
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=entry.folder) as scratch:
         target = Path(scratch) / build.module_name()
         try:
             build.build(made, tools, target, entry.log)
