@@ -166,6 +166,38 @@ def test_it_is_found_where_the_package_was_installed_with_it(
         obtain.obtain(replace(bench.facts, version="2.15.0+cu132"))
 
 
+PREBUILD = """
+from pathlib import Path
+from gpumem_alloc.bridge import obtain, prebuild
+obtain.PACKAGE = Path({package!r})
+raise SystemExit(prebuild.main())
+"""
+
+
+@pytest.mark.torch
+def test_an_install_builds_it_into_the_package_or_says_in_one_line_why_not(bench: Bench) -> None:
+    def prebuild(**environment: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", PREBUILD.format(package=str(obtain.PACKAGE))]
+        return subprocess.run(
+            command, env={**os.environ, **environment}, cwd=PACKAGE_FOLDER, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+
+    built = obtain.PACKAGE / "bridge" / "built"
+    built.parent.mkdir()
+    failed = prebuild(FAKE_FAIL="one.cpp")
+    assert failed.returncode == 1
+    *_, line = failed.stderr.splitlines()
+    assert "the bridge was not built now" in line
+    assert "no such luck" in line
+    assert not built.exists()
+
+    done = prebuild()
+    assert done.returncode == 0, done.stderr
+    (entry,) = built.iterdir()
+    assert {path.name for path in entry.iterdir()} == {build.module_name(), "bridge.json"}
+
+
 def test_force_builds_again(bench: Bench) -> None:
     obtain.obtain(bench.facts)
     bench.calls()

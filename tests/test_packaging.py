@@ -13,6 +13,8 @@ import pytest
 
 import gpumem_alloc
 from gpumem_alloc import _C
+from gpumem_alloc.bridge import sources
+from tools.bootstrap import extra_requirements
 
 # glibc's own parts, the C++ runtime, the loader. Not libcuda, libcudart or anything of torch.
 ALLOWED_LIBRARIES = re.compile(
@@ -114,6 +116,9 @@ def test_sdist_builds_a_wheel_that_imports_in_an_empty_environment(
     assert {name.split("/")[0] for name in names} == {"gpumem_alloc"}
     assert len([name for name in names if name.endswith(".so")]) == 1
     assert "gpumem_alloc/py.typed" in names
+    shipped = {f"gpumem_alloc/csrc/{path}" for path in sources.closure(sdist / "csrc")}
+    assert {name for name in names if name.startswith("gpumem_alloc/csrc/")} == shipped
+    assert len([name for name in shipped if name.endswith(".cpp")]) > 3
 
     run(sys.executable, "-m", "venv", tmp_path / "empty")
     python = tmp_path / "empty" / "bin" / "python"
@@ -122,6 +127,24 @@ def test_sdist_builds_a_wheel_that_imports_in_an_empty_environment(
     assert run(python, "-c", script, cwd=tmp_path).strip() == gpumem_alloc.__version__
     missing = "import importlib.util as u; print(u.find_spec('torch'))"
     assert run(python, "-c", missing, cwd=tmp_path).strip() == "None"
+
+
+def test_the_bridges_sources_go_into_the_package_and_nothing_else_of_csrc(
+    root: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-W", "ignore", "setup.py", "--quiet", "build_py"]
+    run(*command, "-d", tmp_path / "lib", cwd=root)
+    shipped = tmp_path / "lib" / "gpumem_alloc" / "csrc"
+    found = {path.relative_to(shipped) for path in shipped.rglob("*") if path.is_file()}
+    assert found == set(sources.closure(root / "csrc"))
+    for expected in ("core/allocator.h", "driver/driver.h", "torch/bridge/module.cpp"):
+        assert Path(expected) in found
+    assert not [path for path in found if path.parts[0] != "torch" and path.suffix == ".cpp"]
+
+
+def test_the_extra_brings_the_headers_of_torchs_own_cuda(root: Path) -> None:
+    line = extra_requirements(["bridge"])
+    assert line == ["cuda-toolkit[crt]; platform_system == 'Linux'"]
 
 
 @pytest.mark.network

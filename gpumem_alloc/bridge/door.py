@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from gpumem_alloc import _C, watch
+from gpumem_alloc import _C, sharing, watch
 from gpumem_alloc.bridge import facts, load, obtain
 from gpumem_alloc.bridge.errors import BridgeError
 
@@ -25,7 +25,7 @@ class BridgeDoor:
     def _attach(self) -> None:
         try:
             self._module.attach(_C.core_access())
-        except RuntimeError as error:
+        except (AttributeError, RuntimeError) as error:  # a core that was not compiled anew
             raise BridgeError(
                 "the bridge does not fit the compiled core of gpumem_alloc.",
                 f"{str(error).splitlines()[0]}.",
@@ -37,6 +37,7 @@ class BridgeDoor:
 
     def make(self) -> Any:
         """Return the object for torch.cuda.memory.change_current_allocator()."""
+        sharing.install()
         made = self._torch.cuda.memory._CUDAAllocator(self._module.allocator())
         functions = self._torch._C
         functions._cuda_changeCurrentAllocator = self._installing(
