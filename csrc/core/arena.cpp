@@ -69,6 +69,7 @@ void Arena::fill(Chunk* chunk) {
     for (Address at = chunk->address; at < chunk->end(); at += page_bytes_) {
         chunks_[page_index(at)] = chunk;
     }
+    mapped_bytes_ += chunk->bytes;
     tile = isolate(tile, chunk->address, chunk->end());
     tile->kind = TileKind::Free;
     list(merge(tile));
@@ -77,10 +78,11 @@ void Arena::fill(Chunk* chunk) {
 Block* Arena::vacate(Chunk* chunk, TileKind to) {
     Block* tile = idle_tile(chunk);
     GMA_ASSERT_EQ(tile != nullptr, true, "only an idle chunk is taken away");
+    mapped_bytes_ -= chunk->bytes;
+    tile = isolate(tile, chunk->address, chunk->end());
     for (Address at = chunk->address; at < chunk->end(); at += page_bytes_) {
         chunks_[page_index(at)] = nullptr;
     }
-    tile = isolate(tile, chunk->address, chunk->end());
     tile->kind = to;
     if (to == TileKind::Hole) {
         tile = merge(tile);
@@ -104,6 +106,15 @@ Block* Arena::block(Address address, Bytes bytes) {
 
 Block* Arena::idle_tile(const Chunk* chunk) const {
     return roomy_.holding(chunk->address, chunk->end());
+}
+
+Block* Arena::tile_at(Address address) const {
+    for (const ByAddress* index : {&holes_, &roomy_}) {
+        if (Block* tile = index->holding(address, address + 1); tile != nullptr) { return tile; }
+    }
+    Block* tile = first_;
+    while (tile->end() <= address) { tile = tile->next; }
+    return tile;
 }
 
 Block* Arena::split(Block* tile, Address at) {
@@ -134,6 +145,9 @@ Block* Arena::isolate(Block* tile, Address begin, Address end) {
 
 void Arena::list(Block* tile) {
     if (tile->kind == TileKind::Free) {
+        tile->split_bytes = shared_bytes(tile);
+        split_bytes_ += tile->split_bytes;
+        split_count_ += tile->split_bytes > 0;
         free_.insert(tile);
         if (tile->bytes >= page_bytes_) { roomy_.insert(tile); }
     }
@@ -142,10 +156,27 @@ void Arena::list(Block* tile) {
 
 void Arena::unlist(Block* tile) {
     if (tile->kind == TileKind::Free) {
+        split_bytes_ -= tile->split_bytes;
+        split_count_ -= tile->split_bytes > 0;
         free_.remove(tile);
         if (tile->bytes >= page_bytes_) { roomy_.erase(tile); }
     }
     if (tile->kind == TileKind::Hole) { holes_.erase(tile); }
+}
+
+// What of a Free tile lies on chunks that reach beyond it: those at its two ends.
+Bytes Arena::shared_bytes(const Block* tile) const {
+    if (tile->bytes < page_bytes_) { return tile->bytes; }
+    const Chunk* first = chunk_at(tile->address);
+    const Chunk* last = chunk_at(tile->end() - 1);
+    Bytes bytes = 0;
+    if (first->address < tile->address) {
+        bytes = std::min(first->end(), tile->end()) - tile->address;
+    }
+    if (last->end() > tile->end() && (last != first || bytes == 0)) {
+        bytes += tile->end() - last->address;
+    }
+    return bytes;
 }
 
 // Joins an unlisted tile with listed neighbours of its kind; the result is not listed.

@@ -3,7 +3,8 @@
 //   no two neighbours are both Free, and no two are both Holes.
 // Memory lies behind it page by page:
 //   a page has a chunk exactly when a Free, Used or Pending block touches it;
-//   a chunk is idle exactly when one Free block holds all of it.
+//   a chunk is idle exactly when one Free block holds all of it;
+//   mapped_bytes() == sum(chunk.bytes), split_bytes() == sum of Free bytes on chunks not idle.
 // All uses of an arena's memory are ordered by its stream, save those that record_stream added and
 // that Pending blocks wait for. So a Free block may be handed out again at once.
 //
@@ -49,6 +50,13 @@ public:
     bool valid() const { return chunks_.valid() && starts_.valid(); }
     // Nothing is handed out or pending.
     bool empty() const { return used_count_ == 0; }
+    Bytes mapped_bytes() const { return mapped_bytes_; }
+    // The Free blocks that lie on chunks which other blocks use too, and their bytes there.
+    std::int64_t split_count() const { return split_count_; }
+    Bytes split_bytes() const { return split_bytes_; }
+    bool contains(Address address) const { return address - base_ < bytes_; }
+    // The tile that holds `address`: O(tiles) where no index has it.
+    Block* tile_at(Address address) const;
     Block* first() const { return first_; }
     const FreeIndex& free_blocks() const { return free_; }
     const ByAddress& holes() const { return holes_; }
@@ -102,6 +110,7 @@ private:
     void set_kind(Block* tile, TileKind kind);
     void list(Block* tile);
     void unlist(Block* tile);
+    Bytes shared_bytes(const Block* tile) const;
     Block* merge(Block* tile);
     void absorb_next(Block* tile);
 
@@ -112,6 +121,9 @@ private:
     BlockPool& pool_;
     Block* first_;
     std::uint64_t used_count_ = 0;
+    Bytes mapped_bytes_ = 0;
+    std::int64_t split_count_ = 0;
+    Bytes split_bytes_ = 0;
     FreeIndex free_;
     ByAddress roomy_;
     ByAddress holes_;

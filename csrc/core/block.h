@@ -33,6 +33,7 @@ struct Block {
     Segment* segment = nullptr;   // split, direct: the driver segment it tiles
     Slab* slab = nullptr;         // Used, and carved into small objects
     std::uint64_t freed_at = 0;   // Pending: the arena's free count at its free
+    Bytes split_bytes = 0;        // paged, Free: on chunks that are not idle; as it was listed
     std::uint32_t pin_count = 0;  // exported: stays where it is
     TileKind kind = TileKind::Free;
     bool recorded = false;            // a stream other than its own was recorded

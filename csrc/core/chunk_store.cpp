@@ -30,6 +30,7 @@ Result<Chunk*> ChunkStore::create(Bytes bytes) {
     chunks_.insert(chunk);
     spares_.push_back(chunk);
     reserved_bytes_ += bytes;
+    ++change_count_;
     chunk->serial = static_cast<std::uint64_t>(++created_count_);
     return chunk;
 }
@@ -47,13 +48,26 @@ Status ChunkStore::map(Chunk* chunk, Arena* arena, Address address, Undo& undo) 
     }
     chunk->arena = arena;
     chunk->address = address;
+    ++change_count_;
+    tell(Action::SegmentMap, *arena, address, chunk->bytes);
     return {};
+}
+
+Status ChunkStore::unmap(const Arena& arena, Address address, Bytes bytes, Made made) {
+    Status status = driver_.unmap(address, bytes);
+    if (status.ok() && made == Made::Whole) { tell(Action::SegmentUnmap, arena, address, bytes); }
+    return status;
+}
+
+void ChunkStore::tell(Action action, const Arena& arena, Address address, Bytes bytes) const {
+    listeners_.tell_segment(action, device_, address, bytes, arena.key().stream, arena.key().pool);
 }
 
 void ChunkStore::set_spare(Chunk* chunk) {
     chunk->arena = nullptr;
     chunk->address = 0;
     chunk->freed_at = 0;
+    ++change_count_;
     spares_.push_back(chunk);
 }
 
@@ -73,6 +87,7 @@ Status ChunkStore::release(Chunk* chunk) {
         ++leaked_count_;
     }
     reserved_bytes_ -= chunk->bytes;
+    ++change_count_;
     chunks_.erase(chunk);
     delete chunk;
     return status;
@@ -81,7 +96,7 @@ Status ChunkStore::release(Chunk* chunk) {
 void ChunkStore::release_all() {
     for (Chunk* chunk : chunks()) {
         if (chunk->arena != nullptr) {
-            static_cast<void>(unmap(chunk->address, chunk->bytes));
+            static_cast<void>(unmap(*chunk->arena, chunk->address, chunk->bytes));
             set_spare(chunk);
         }
         static_cast<void>(release(chunk));

@@ -1,5 +1,6 @@
 // The physical memory of a device: creates, maps, unmaps and releases chunks, and counts them.
 //   reserved_bytes() == sum of the bytes of all chunks, mapped and spare.
+// Every range that is mapped, and that is no longer, is told to the listeners (tell_segment).
 // Each call either does all of its work or undoes it. A handle that the driver refuses to release
 // is counted in leaked_count() and set aside for good.
 #pragma once
@@ -8,14 +9,17 @@
 #include <vector>
 
 #include "base/status.h"
+#include "core/arena.h"
 #include "core/chunk.h"
+#include "core/listeners.h"
 #include "driver/driver.h"
 
 namespace gma {
 
 class ChunkStore {
 public:
-    ChunkStore(Driver& driver, int device) : driver_(driver), device_(device) {}
+    ChunkStore(Driver& driver, int device, const Listeners& listeners)
+        : driver_(driver), device_(device), listeners_(listeners) {}
     ChunkStore(const ChunkStore&) = delete;
     ChunkStore& operator=(const ChunkStore&) = delete;
     ~ChunkStore();
@@ -26,6 +30,8 @@ public:
     std::int64_t created_count() const { return created_count_; }
     std::int64_t released_count() const { return released_count_; }
     std::int64_t leaked_count() const { return leaked_count_; }
+    // Grows with every chunk that comes, goes or changes its place.
+    std::uint64_t change_count() const { return change_count_; }
     const std::vector<Chunk*>& spares() const { return spares_; }
     // All chunks, oldest first.
     std::vector<Chunk*> chunks() const;
@@ -37,19 +43,24 @@ public:
     // the half-made mapping, which then blocks its addresses.
     enum class Undo : std::uint8_t { Done, Refused };
     Status map(Chunk* chunk, Arena* arena, Address address, Undo& undo);
-    // Ends one mapping; no running work may use it any more.
-    Status unmap(Address address, Bytes bytes) { return driver_.unmap(address, bytes); }
+    // Ends one mapping; no running work may use it any more. A half-made one was never told.
+    enum class Made : std::uint8_t { Half, Whole };
+    Status unmap(const Arena& arena, Address address, Bytes bytes, Made made = Made::Whole);
     void set_spare(Chunk* chunk);
     void sort_spares();  // oldest first, whatever order they came in
     // Gives an unmapped chunk's memory back; the chunk is gone afterwards, whatever happens.
     Status release(Chunk* chunk);
-    // The same for every chunk, mapped ones too, when nobody uses any memory any more.
+    // Unmaps and releases every chunk, mapped ones too, when nobody uses any memory any more.
     void release_all();
 
 private:
+    void tell(Action action, const Arena& arena, Address address, Bytes bytes) const;
+
     Driver& driver_;
     const int device_;
+    const Listeners& listeners_;
     Bytes reserved_bytes_ = 0;
+    std::uint64_t change_count_ = 0;
     std::int64_t created_count_ = 0;
     std::int64_t released_count_ = 0;
     std::int64_t leaked_count_ = 0;

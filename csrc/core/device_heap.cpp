@@ -21,7 +21,9 @@ DeviceHeap::DeviceHeap(Driver& driver, int device, DeviceProperties properties,
       pending_(driver, device),
       limit_bytes_(options.limit_mb == 0 ? properties.total_bytes : options.limit_mb * 1_MiB) {
     if (kind_ == Strategy::Paged && properties.page_bytes == 0) { kind_ = Strategy::Split; }
-    strategy_ = make_strategy(kind_);
+    strategy_ = std::make_unique<PooledStrategy>(driver_, device_, options_, listeners_,
+                                                 make_strategy(kind_));
+    strategy_->set_limit(limit_bytes_);
     small_path_open_ = kind_ == Strategy::Paged;
     register_heap(this);
 }
@@ -34,21 +36,16 @@ DeviceHeap::~DeviceHeap() {
 }
 
 std::unique_ptr<HeapStrategy> DeviceHeap::make_strategy(Strategy kind) {
-    std::unique_ptr<HeapStrategy> strategy;
     switch (kind) {
-        case Strategy::Paged:
-            strategy = std::make_unique<PagedStrategy>(driver_, device_, properties_, options_,
-                                                       addresses_);
-            break;
         case Strategy::Split:
-            strategy = std::make_unique<SplitStrategy>(driver_, device_, options_);
-            break;
+            return std::make_unique<SplitStrategy>(driver_, device_, options_, listeners_);
         case Strategy::Direct:
-            strategy = std::make_unique<DirectStrategy>(driver_, device_);
+            return std::make_unique<DirectStrategy>(driver_, device_, listeners_);
+        case Strategy::Paged:
             break;
     }
-    strategy->set_limit(limit_bytes_);
-    return strategy;
+    return std::make_unique<PagedStrategy>(driver_, device_, properties_, options_, addresses_,
+                                           listeners_);
 }
 
 Result<Address> DeviceHeap::allocate(Bytes bytes, Stream stream) {
@@ -71,8 +68,9 @@ Result<Address> DeviceHeap::allocate_small(Bytes bytes, Stream stream) {
         request.alignment = Arena::kGranuleBytes;
         request.stream = stream;
         request.stream_id = (*cache)->key().stream_id;
+        request.capturing = capture_count_ > 0;
         flush_own_locked();
-        if (!pending_.empty() && routes_.empty()) { poll_locked(); }
+        if (!pending_.empty() && !may_capture_locked()) { poll_locked(); }
         Result<Block*> block = obtain_locked(request, lock, bytes);
         if (!block) { return block.status(); }
         if (kind_ != Strategy::Paged) {  // fell back to split meanwhile
@@ -125,10 +123,12 @@ Result<Request> DeviceHeap::request_locked(Bytes bytes, Stream stream) {
     request.bytes = round_up(std::max(bytes, Bytes{1}), kUnitBytes);
     if (kind_ == Strategy::Paged) { request.bytes = std::max(request.bytes, Arena::kGranuleBytes); }
     request.stream = stream;
-    const bool captures = !routes_.empty() && captures_locked(stream);
+    const bool captures = may_capture_locked() && captures_locked(stream);
+    request.capturing = captures || capture_count_ > 0;
+    request.for_graph = captures;
     if (!routes_.empty()) {
         request.pool = pool_for_locked(stream);
-        request.capturing = others_capture_locked(stream, request.pool) || captures;
+        request.capturing |= others_capture_locked(stream, request.pool);
     }
     // To ask a capturing stream for its id would end the capture.
     if (stream != nullptr && !captures) {
@@ -276,7 +276,7 @@ void DeviceHeap::complete_locked(const std::vector<PendingFree>& done) {
 
 void DeviceHeap::give_locked(Block* block) {
     strategy_->give(block);
-    if (strategy_->reserved_bytes() > limit_bytes_ && routes_.empty()) {
+    if (strategy_->reserved_bytes() > limit_bytes_ && !may_capture_locked()) {
         // The limit was lowered below what was live: what is freed above it goes back.
         static_cast<void>(
             strategy_->trim(strategy_->reserved_bytes() - limit_bytes_, HeapStrategy::Wait::Ask));

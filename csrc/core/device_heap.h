@@ -21,6 +21,7 @@
 #include "core/exports.h"
 #include "core/listeners.h"
 #include "core/pending_frees.h"
+#include "core/pooled_strategy.h"
 #include "core/strategy.h"
 #include "core/thread_cache.h"
 #include "core/thread_registry.h"
@@ -111,6 +112,12 @@ private:
         PoolId pool;
         std::function<bool(Stream)> filter;
     };
+    // Kept after the last use until its gauge is reset.
+    struct PrivatePool {
+        std::uint64_t use_count = 0;  // begun or retained, and not released, as often
+        bool use_on_oom = false;
+        PooledGauge reserved_bytes;
+    };
 
     Result<Address> allocate_large(Bytes bytes, Stream stream);
     Result<Address> allocate_small(Bytes bytes, Stream stream);
@@ -120,9 +127,22 @@ private:
     bool others_capture_locked(Stream stream, PoolId pool);
     PoolId pool_for_locked(Stream stream) const;
     // While a pool is begun, a capture may be under way.
+    bool may_capture_locked() const { return !routes_.empty() || capture_count_ > 0; }
+    bool capture_under_way_locked();
     PendingFrees::Defer deferral_locked() const {
-        return routes_.empty() ? PendingFrees::Defer::No : PendingFrees::Defer::Yes;
+        return may_capture_locked() ? PendingFrees::Defer::Yes : PendingFrees::Defer::No;
     }
+    void update_small_path_locked() {
+        small_path_open_ = kind_ == Strategy::Paged && !may_capture_locked();
+    }
+    void resume_locked();
+    bool pool_in_use_locked(PoolId pool) const;
+    void count_pools_locked();
+    Block* borrow_from_pools_locked(const Request& request);
+    Status finish_pending_locked(PoolId pool);
+    Status check_state_locked(PoolId pool, const std::vector<PoolBlock>& state) const;
+    Status prepare_restore_locked(PoolId pool, const std::vector<PoolBlock>& state);
+    Status fill_place_locked(const Request& request);
 
     // retry_ladder.cpp
     enum class Ladder : std::uint8_t { First, AfterCallbacks };
@@ -168,11 +188,13 @@ private:
 
     std::mutex lock_;
     Strategy kind_;
-    std::unique_ptr<HeapStrategy> strategy_;
+    std::unique_ptr<PooledStrategy> strategy_;
     PendingFrees pending_;
     std::vector<Route> routes_;
-    std::map<PoolId, std::uint64_t> pool_uses_;  // begun and not released, as often
-    std::multimap<Address, Block*> pins_;        // one entry for each pin
+    std::map<PoolId, PrivatePool> pools_;
+    std::uint64_t counted_layout_ = 0;     // of the strategy, when pools were counted last
+    std::uint64_t capture_count_ = 0;      // captures that the caller told of
+    std::multimap<Address, Block*> pins_;  // one entry for each pin
     Exports exports_{driver_, device_};
     std::vector<Stream> pool_streams_;  // that have used a pool since the first route was begun
     std::atomic<bool> has_pools_{false};

@@ -70,9 +70,10 @@ Block* DeviceHeap::block_locked(Address address, std::uintptr_t tagged) {
 // Waits for the fences of what it gives back, and for nothing else.
 Result<Bytes> DeviceHeap::trim(Bytes bytes) {
     std::lock_guard guard(lock_);
-    if (routes_.empty()) { poll_locked(); }
+    if (capture_under_way_locked()) { return Bytes{0}; }
+    if (!may_capture_locked()) { poll_locked(); }
     drain_caches_locked();
-    const auto wait = routes_.empty() ? HeapStrategy::Wait::Yes : HeapStrategy::Wait::No;
+    const auto wait = may_capture_locked() ? HeapStrategy::Wait::No : HeapStrategy::Wait::Yes;
     Result<Bytes> given = strategy_->trim(bytes, wait);
     count_reserved_locked();
     return given;
@@ -99,8 +100,9 @@ Status DeviceHeap::set_limit(Bytes limit_bytes) {
     strategy_->set_limit(limit_bytes_);
     const Bytes reserved = strategy_->reserved_bytes();
     if (reserved <= limit_bytes_) { return {}; }
+    if (capture_under_way_locked()) { return {}; }
     drain_caches_locked();
-    const auto wait = routes_.empty() ? HeapStrategy::Wait::Yes : HeapStrategy::Wait::No;
+    const auto wait = may_capture_locked() ? HeapStrategy::Wait::No : HeapStrategy::Wait::Yes;
     Result<Bytes> given = strategy_->trim(reserved - limit_bytes_, wait);
     count_reserved_locked();
     return given.status();
@@ -153,6 +155,11 @@ DeviceStatistics DeviceHeap::statistics() {
 void DeviceHeap::reset_peak_statistics() {
     static_cast<void>(statistics());
     std::lock_guard guard(lock_);
+    for (auto it = pools_.begin(); it != pools_.end();) {
+        for (Gauge& gauge : it->second.reserved_bytes) { gauge.reset_peak(); }
+        const bool gone = it->second.use_count == 0 && it->second.reserved_bytes[0].current == 0;
+        it = gone ? pools_.erase(it) : std::next(it);
+    }
 #define GMA_GAUGE(name, unit, sentence) \
     for (Gauge& gauge : statistics_.name) { gauge.reset_peak(); }
 #define GMA_COUNTER(name, sentence)
@@ -164,6 +171,9 @@ void DeviceHeap::reset_peak_statistics() {
 void DeviceHeap::reset_accumulated_statistics() {
     static_cast<void>(statistics());
     std::lock_guard guard(lock_);
+    for (auto& [id, pool] : pools_) {
+        for (Gauge& gauge : pool.reserved_bytes) { gauge.reset_accumulated(); }
+    }
 #define GMA_GAUGE(name, unit, sentence) \
     for (Gauge& gauge : statistics_.name) { gauge.reset_accumulated(); }
 #define GMA_COUNTER(name, sentence)

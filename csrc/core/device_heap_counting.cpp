@@ -44,6 +44,7 @@ void DeviceHeap::count_reserved_locked() {
     for (StatPool pool : {StatPool::All, StatPool::Large}) {
         statistics_.reserved_bytes[static_cast<std::size_t>(pool)].set(reserved);
     }
+    if (!pools_.empty()) { count_pools_locked(); }
 }
 
 void DeviceHeap::flush(ThreadCache& cache) {

@@ -14,7 +14,8 @@ namespace gma {
 
 class DirectStrategy final : public HeapStrategy {
 public:
-    DirectStrategy(Driver& driver, int device) : store_(driver, device) {}
+    DirectStrategy(Driver& driver, int device, const Listeners& listeners)
+        : store_(driver, device, listeners) {}
 
     Block* take_cached(const Request& request) override;
     Result<Block*> obtain(const Request& request, Effort effort) override;
@@ -26,10 +27,22 @@ public:
     void poll() override;
     Result<Bytes> trim(Bytes bytes, Wait wait) override;
     void release_pool(PoolId pool) override;
+    Result<Bytes> trim_pool(PoolId pool, Wait wait) override;
+    bool captured(PoolId pool) const override { return store_.captured(pool); }
+    void add_pool_bytes(std::map<PoolId, Bytes>& held) const override {
+        store_.add_pool_bytes(held);
+    }
+    std::uint64_t layout_count() const override { return store_.change_count(); }
+    std::vector<Block*> pool_blocks(PoolId pool) const override { return store_.pool_blocks(pool); }
+    Status check_place(const Request& request) const override;
+    Result<bool> fill_place(const Request& request, Effort effort) override;
+    Block* take_at(PoolId pool, Address at, Bytes bytes) override;
+    void set_captures(bool captures) override { store_.set_captures(captures); }
     void pin(Block* block) override { store_.pin(block); }
     void unpin(Block* block) override;
     void set_limit(Bytes limit_bytes) override { store_.set_limit(limit_bytes); }
     Bytes reserved_bytes() const override { return store_.reserved_bytes(); }
+    Bytes used_bytes() const override { return store_.used_bytes(); }
     Bytes largest_free_bytes() const override;
     StrategyCounters counters() const override { return store_.counters(); }
     void snapshot(std::vector<SegmentInfo>& segments) const override { store_.snapshot(segments); }
@@ -37,7 +50,7 @@ public:
 
 private:
     void set_idle(Segment* segment);
-    Result<Bytes> release_idle(Bytes bytes, Wait wait);
+    Result<Bytes> release_idle(Bytes bytes, Wait wait, PoolId pool = {});
 
     SegmentStore store_;
     std::vector<Segment*> idle_;  // could not be given back yet

@@ -80,8 +80,7 @@ Result<Block*> PagedStrategy::obtain(const Request& request, Effort effort) {
     StreamArena& owner = **target;
     if (!owner.shared() && effort < Effort::Limit && effort > Effort::Budget) { return nullptr; }
     Result<Block*> block = nullptr;
-    for (const Window& window : {best_window(owner.arena, request.bytes, request.alignment),
-                                 last_window(owner.arena, request.bytes, request.alignment)}) {
+    for (const Window& window : windows_for(owner, request)) {
         if (!window.found()) { continue; }
         block = fill_and_carve(owner, request, window, effort);
         if (!block || *block != nullptr) { return block; }
@@ -89,8 +88,29 @@ Result<Block*> PagedStrategy::obtain(const Request& request, Effort effort) {
     return block;
 }
 
+std::vector<Window> PagedStrategy::windows_for(const StreamArena& owner,
+                                               const Request& request) const {
+    const Arena& arena = owner.arena;
+    if (request.at != 0) { return {window_at(arena, request.at, request.bytes)}; }
+    if (owner.no_split) { return {hole_window(arena, round_up(request.bytes, page_bytes_))}; }
+    return {best_window(arena, request.bytes, request.alignment),
+            last_window(arena, request.bytes, request.alignment)};
+}
+
 Result<Block*> PagedStrategy::fill_and_carve(StreamArena& target, const Request& request,
                                              const Window& window, Effort effort) {
+    Result<bool> filled = fill(target, request, window, effort);
+    if (!filled) { return filled.status(); }
+    if (!*filled) { return nullptr; }
+    Block* tile = target.arena.roomy_blocks().holding(window.begin, window.end());
+    // Less than a page in all: memory that came back since the window was looked for suffices.
+    if (tile == nullptr) { return take_cached(request); }
+    return take(tile, window.begin, window.bytes);
+}
+
+// Fills the pages without memory inside a window. False: the effort does not suffice.
+Result<bool> PagedStrategy::fill(StreamArena& target, const Request& request, const Window& window,
+                                 Effort effort) {
     if (Status status = make_room(request, window, effort); !status.ok()) { return status; }
     Supply supply;
     supply.idle = idle_candidates(target, window, effort, request.capturing);
@@ -101,18 +121,14 @@ Result<Block*> PagedStrategy::fill_and_carve(StreamArena& target, const Request&
     }
     supply.new_chunk = new_chunk_bytes(request.bytes);
     std::vector<Step> steps;
-    for (const MissingRun& run : missing_runs(target.arena, window)) {
-        if (!plan_run(run, supply, steps)) { return nullptr; }
+    for (MissingRun run : missing_runs(target.arena, window)) {
+        if (target.no_split) { run.room_before = run.room_after = 0; }
+        if (!plan_run(run, supply, steps)) { return false; }
     }
     for (const Step& step : steps) {
         if (Status status = apply(target, step); !status.ok()) { return status; }
     }
-    Block* tile = target.arena.roomy_blocks().holding(window.begin, window.end());
-    // Less than a page in all: memory that came back since the window was looked for suffices.
-    if (tile == nullptr) { return take_cached(request); }
-    used_bytes_ += request.bytes;
-    used_bytes_peak_ = std::max(used_bytes_peak_, used_bytes_);
-    return target.arena.carve(tile, window.begin, request.bytes);
+    return true;
 }
 
 Bytes PagedStrategy::ceiling_bytes(const Request& request, Effort effort) const {
@@ -257,7 +273,8 @@ Status PagedStrategy::map_chunk(StreamArena& target, Chunk* chunk, Address addre
     auto undo = ChunkStore::Undo::Done;
     Status status = store_.map(chunk, &target.arena, address, undo);
     if (undo == ChunkStore::Undo::Refused) {
-        target.stale.push_back({target.arena.block(address, chunk->bytes), chunk, 0});
+        target.stale.push_back(
+            {target.arena.block(address, chunk->bytes), chunk, 0, ChunkStore::Made::Half});
         ++chunk->stale_count;
     }
     return status;
@@ -304,7 +321,7 @@ Status PagedStrategy::move_chunk(StreamArena& target, const Candidate& from, Add
 // Nothing that runs uses it: its old addresses are given up first.
 Status PagedStrategy::move_quiet(StreamArena& target, StreamArena& owner, Chunk* chunk,
                                  Address address) {
-    if (Status s = store_.unmap(chunk->address, chunk->bytes); !s.ok()) { return s; }
+    if (Status s = store_.unmap(owner.arena, chunk->address, chunk->bytes); !s.ok()) { return s; }
     owner.arena.vacate(chunk, TileKind::Hole);
     store_.set_spare(chunk);
     return place_chunk(target, chunk, address);

@@ -76,14 +76,53 @@ Status PagedStrategy::audit_arena(const StreamArena& owner, Bytes& mapped_bytes)
     return {};
 }
 
+// What an arena counts as its blocks come and go, and the promise of a pool without splits.
+Status PagedStrategy::audit_counts(const StreamArena& owner) const {
+    const Arena& arena = owner.arena;
+    std::int64_t split_count = 0;
+    Bytes split_bytes = 0;
+    for (const Block* tile : arena.free_blocks().blocks()) {
+        Bytes idle = 0;
+        arena.for_each_idle_chunk(tile, [&](const Chunk* chunk) { idle += chunk->bytes; });
+        split_bytes += tile->bytes - idle;
+        split_count += tile->bytes > idle;
+    }
+    if (split_bytes != arena.split_bytes()) {
+        return broken("free bytes on chunks in use are counted", arena.split_bytes(), split_bytes);
+    }
+    if (split_count != arena.split_count()) {
+        return broken("free blocks on chunks in use are counted",
+                      static_cast<Bytes>(arena.split_count()), static_cast<Bytes>(split_count));
+    }
+    if (!owner.no_split) { return {}; }
+    for (const Block* tile = arena.first(); tile != nullptr; tile = tile->next) {
+        if (tile->kind != TileKind::Used && tile->kind != TileKind::Pending) { continue; }
+        const Chunk* first = arena.chunk_at(tile->address);
+        const Chunk* last = arena.chunk_at(tile->end() - 1);
+        if (first->address != tile->address || last->end() != tile->end()) {
+            return broken("a no_split pool's block is made of whole chunks", tile->address,
+                          first->address);
+        }
+    }
+    return {};
+}
+
 Status PagedStrategy::audit() const {
     Bytes mapped_bytes = 0;
+    Bytes counted_bytes = 0;
     for (const auto& [key, owner] : arenas_) {
         if (Status status = audit_arena(*owner, mapped_bytes); !status.ok()) { return status; }
+        counted_bytes += owner->arena.mapped_bytes();
     }
     if (mapped_bytes + store_.spare_bytes() != store_.reserved_bytes()) {
         return broken("mapped + spare == reserved", mapped_bytes + store_.spare_bytes(),
                       store_.reserved_bytes());
+    }
+    if (counted_bytes != mapped_bytes) {
+        return broken("sum(chunk.bytes) == arena mapped bytes", counted_bytes, mapped_bytes);
+    }
+    for (const auto& [key, owner] : arenas_) {
+        if (Status status = audit_counts(*owner); !status.ok()) { return status; }
     }
     if (used_bytes_ > store_.reserved_bytes()) {
         return broken("used <= reserved", used_bytes_, store_.reserved_bytes());
@@ -106,18 +145,9 @@ StrategyCounters PagedStrategy::counters() const {
     counters.device_free_count = store_.released_count();
     counters.leaked_count = store_.leaked_count();
     for (const auto& [key, owner] : arenas_) {
-        if (owner->shared()) { continue; }
-        for (const Block* tile = owner->arena.first(); tile != nullptr; tile = tile->next) {
-            if (mapped(tile)) { counters.private_pool_bytes += tile->bytes; }
-        }
-    }
-    for (const auto& [key, owner] : arenas_) {
-        for (const Block* tile : owner->arena.free_blocks().blocks()) {
-            Bytes idle = 0;
-            owner->arena.for_each_idle_chunk(tile, [&](const Chunk* c) { idle += c->bytes; });
-            counters.inactive_split_bytes += tile->bytes - idle;
-            counters.inactive_split_count += tile->bytes > idle;
-        }
+        counters.inactive_split_bytes += owner->arena.split_bytes();
+        counters.inactive_split_count += owner->arena.split_count();
+        if (!owner->shared()) { counters.private_pool_bytes += owner->arena.mapped_bytes(); }
     }
     return counters;
 }

@@ -32,6 +32,7 @@ void PagedStrategy::forget_home(Chunk* chunk) {
 
 // So that, by the time of the next request, the driver can tell whether all work is done.
 void PagedStrategy::fence_everything() {
+    if (captures_) { return; }
     for (auto& [key, owner] : arenas_) {
         const std::uint64_t now = owner->arena.free_count;
         if (owner->fences.fenced_count() >= now) { continue; }
@@ -56,7 +57,8 @@ void PagedStrategy::go_home() {
         if (chunk->arena == nullptr || chunk->at_home()) { continue; }
         StreamArena* owner = owner_of(chunk->arena);
         if (!owner->shared() || !owner->quiet(chunk) || chunk->stale_count > 0 ||
-            chunk->pin_count > 0 || !store_.unmap(chunk->address, chunk->bytes).ok()) {
+            chunk->pin_count > 0 ||
+            !store_.unmap(owner->arena, chunk->address, chunk->bytes).ok()) {
             all_home = false;
             continue;
         }

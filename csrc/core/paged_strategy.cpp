@@ -1,5 +1,6 @@
 // The paged strategy's doors: arenas by stream, taking, giving back, trimming. How missing pages
-// are filled is in page_filler.cpp; recounting is in paged_audit.cpp.
+// are filled is in page_filler.cpp; private pools and places that a caller names are in
+// paged_pools.cpp; recounting is in paged_audit.cpp.
 #include "core/paged_strategy.h"
 
 #include <algorithm>
@@ -10,7 +11,8 @@
 namespace gma {
 
 PagedStrategy::PagedStrategy(Driver& driver, int device, DeviceProperties properties,
-                             const Options& options, AddressMap& addresses)
+                             const Options& options, AddressMap& addresses,
+                             const Listeners& listeners)
     : driver_(driver),
       device_(device),
       page_bytes_(properties.page_bytes),
@@ -22,13 +24,14 @@ PagedStrategy::PagedStrategy(Driver& driver, int device, DeviceProperties proper
                     : options.cross_stream == "passed" ? CrossStream::Passed
                                                        : CrossStream::Wait),
       addresses_(addresses),
-      store_(driver, device) {}
+      store_(driver, device, listeners) {}
 
 // Gives all memory back. Nobody may use a block of it any more.
 PagedStrategy::~PagedStrategy() {
     for (auto& [key, owner] : arenas_) {
         for (const StaleRange& stale : owner->stale) {
-            static_cast<void>(driver_.unmap(stale.tile->address, stale.tile->bytes));
+            static_cast<void>(
+                store_.unmap(owner->arena, stale.tile->address, stale.tile->bytes, stale.made));
         }
     }
     store_.release_all();
@@ -40,6 +43,7 @@ PagedStrategy::~PagedStrategy() {
 
 Block* PagedStrategy::take_cached(const Request& request) {
     if (go_home_due_ && !request.capturing) { go_home(); }
+    if (request.at != 0) { return take_at(request.pool, request.at, request.bytes); }
     StreamArena* owner = recent_;
     const ArenaKey key{device_, request.pool, request.stream, request.stream_id};
     if (owner == nullptr || owner->arena.key() != key) {
@@ -47,11 +51,17 @@ Block* PagedStrategy::take_cached(const Request& request) {
         if (it == arenas_.end()) { return nullptr; }
         owner = recent_ = it->second.get();
     }
+    if (request.for_graph) { owner->captured = true; }
+    if (owner->no_split) { return take_whole(*owner, request.bytes); }
     Block* tile = owner->arena.free_blocks().find(request.bytes, request.alignment);
     if (tile == nullptr) { return nullptr; }
-    used_bytes_ += request.bytes;
+    return take(tile, round_up(tile->address, request.alignment), request.bytes);
+}
+
+Block* PagedStrategy::take(Block* tile, Address at, Bytes bytes) {
+    used_bytes_ += bytes;
     used_bytes_peak_ = std::max(used_bytes_peak_, used_bytes_);
-    return owner->arena.carve(tile, round_up(tile->address, request.alignment), request.bytes);
+    return tile->arena->carve(tile, at, bytes);
 }
 
 void PagedStrategy::give(Block* block) {
@@ -85,7 +95,7 @@ Result<StreamArena*> PagedStrategy::arena_for(const Request& request) {
     const ArenaKey key{device_, request.pool, request.stream, request.stream_id};
     auto it = arenas_.find(key);
     Result<StreamArena*> owner = it != arenas_.end() ? it->second.get() : make_arena(request);
-    if (owner && request.capturing) { (*owner)->captured = true; }
+    if (owner && request.for_graph) { (*owner)->captured = true; }
     return owner;
 }
 
@@ -94,6 +104,10 @@ Result<StreamArena*> PagedStrategy::arena_for(const Request& request) {
 Result<StreamArena*> PagedStrategy::make_arena(const Request& request) {
     Bytes bytes = round_up(4 * total_bytes_, Arena::kAlignmentBytes);
     Result<Address> base = driver_.reserve(device_, bytes, Arena::kAlignmentBytes);
+    if (!base) {
+        drop_unused_arenas();
+        base = driver_.reserve(device_, bytes, Arena::kAlignmentBytes);
+    }
     while (!base && bytes > total_bytes_ + Arena::kAlignmentBytes) {
         bytes = round_up(bytes / 2, Arena::kAlignmentBytes);
         base = driver_.reserve(device_, bytes, Arena::kAlignmentBytes);
@@ -107,6 +121,7 @@ Result<StreamArena*> PagedStrategy::make_arena(const Request& request) {
         static_cast<void>(driver_.unreserve(*base, bytes));
         return Status(Code::NotSupported, "the reserved address range cannot be indexed");
     }
+    owner->no_split = no_split_pools_.contains(request.pool);
     addresses_.set(*base, bytes, &owner->arena);
     StreamArena* made = owner.get();
     arenas_.emplace(key, std::move(owner));
@@ -125,7 +140,10 @@ void PagedStrategy::poll() {
 void PagedStrategy::clear_stale(StreamArena& owner) {
     auto done = [&](const StaleRange& stale) {
         if (stale.count > owner.fences.passed_count()) { return false; }
-        if (!store_.unmap(stale.tile->address, stale.tile->bytes).ok()) { return false; }
+        const Block* tile = stale.tile;
+        if (!store_.unmap(owner.arena, tile->address, tile->bytes, stale.made).ok()) {
+            return false;
+        }
         --stale.chunk->stale_count;
         owner.arena.clear_stale(stale.tile);
         return true;
@@ -153,6 +171,7 @@ Result<Bytes> PagedStrategy::trim(Bytes bytes, Wait wait) {
         if (!part) { return part; }
         given += *part;
     }
+    drop_unused_arenas();
     return given;
 }
 
@@ -211,23 +230,12 @@ Status PagedStrategy::wait_for_stale(const Chunk* chunk) {
 }
 
 Status PagedStrategy::release_idle(StreamArena& owner, Chunk* chunk) {
-    if (Status status = store_.unmap(chunk->address, chunk->bytes); !status.ok()) { return status; }
+    Status status = store_.unmap(owner.arena, chunk->address, chunk->bytes);
+    if (!status.ok()) { return status; }
     owner.arena.vacate(chunk, TileKind::Hole);
     store_.set_spare(chunk);
     forget_home(chunk);
     return store_.release(chunk);
-}
-
-void PagedStrategy::release_pool(PoolId pool) {
-    for (auto& [key, owner] : arenas_) {
-        if (key.pool == pool) { owner->released = true; }
-    }
-}
-
-void PagedStrategy::begin_pool(PoolId pool) {
-    for (auto& [key, owner] : arenas_) {
-        if (key.pool == pool) { owner->released = false; }
-    }
 }
 
 void PagedStrategy::pin(Block* block) {

@@ -13,6 +13,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "core/address_map.h"
@@ -29,6 +30,7 @@ struct StaleRange {
     Block* tile = nullptr;
     Chunk* chunk = nullptr;
     std::uint64_t count = 0;
+    ChunkStore::Made made = ChunkStore::Made::Whole;
 };
 
 struct StreamArena {
@@ -52,12 +54,14 @@ struct StreamArena {
     std::map<const StreamArena*, std::uint64_t> waited_for;
     bool captured = false;  // a graph was captured with memory of it
     bool released = false;  // a private pool's arena after release_pool()
+    // Blocks are made of whole chunks, which no other block shares (set_no_split).
+    bool no_split = false;
 };
 
 class PagedStrategy final : public HeapStrategy {
 public:
     PagedStrategy(Driver& driver, int device, DeviceProperties properties, const Options& options,
-                  AddressMap& addresses);
+                  AddressMap& addresses, const Listeners& listeners);
     ~PagedStrategy() override;
 
     Block* take_cached(const Request& request) override;
@@ -69,6 +73,16 @@ public:
     Result<Bytes> trim(Bytes bytes, Wait wait) override;
     void release_pool(PoolId pool) override;
     void begin_pool(PoolId pool) override;
+    void set_no_split(PoolId pool) override;
+    Result<Bytes> trim_pool(PoolId pool, Wait wait) override;
+    bool captured(PoolId pool) const override;
+    void add_pool_bytes(std::map<PoolId, Bytes>& held) const override;
+    std::uint64_t layout_count() const override { return store_.change_count(); }
+    std::vector<Block*> pool_blocks(PoolId pool) const override;
+    Status check_place(const Request& request) const override;
+    Result<bool> fill_place(const Request& request, Effort effort) override;
+    Block* take_at(PoolId pool, Address at, Bytes bytes) override;
+    void set_captures(bool captures) override { captures_ = captures; }
     void pin(Block* block) override;
     void unpin(Block* block) override;
     void set_limit(Bytes limit_bytes) override { limit_bytes_ = limit_bytes; }
@@ -101,8 +115,18 @@ private:
 
     Result<StreamArena*> arena_for(const Request& request);
     Result<StreamArena*> make_arena(const Request& request);
+    // page_filler.cpp
+    std::vector<Window> windows_for(const StreamArena& owner, const Request& request) const;
+    Result<bool> fill(StreamArena& target, const Request& request, const Window& window,
+                      Effort effort);
     Result<Block*> fill_and_carve(StreamArena& target, const Request& request, const Window& window,
                                   Effort effort);
+    Block* take(Block* tile, Address at, Bytes bytes);
+    Block* take_whole(StreamArena& owner, Bytes bytes);
+    Arena* arena_at(PoolId pool, Address at, Bytes bytes) const;
+    Result<bool> clear_place(StreamArena& owner, const Request& request, Effort effort);
+    void drop_unused_arenas();
+    bool unused(const StreamArena& owner) const;
     std::vector<Candidate> idle_candidates(StreamArena& target, const Window& window, Effort effort,
                                            bool capturing);
     Bytes ceiling_bytes(const Request& request, Effort effort) const;
@@ -131,6 +155,7 @@ private:
     Bytes new_chunk_bytes(Bytes request_bytes) const;
     Bytes headroom(Bytes ceiling_bytes) const;
     Status audit_arena(const StreamArena& owner, Bytes& mapped_bytes) const;
+    Status audit_counts(const StreamArena& owner) const;
 
     Driver& driver_;
     const int device_;
@@ -151,6 +176,8 @@ private:
     Bytes used_bytes_peak_ = 0;
     bool disturbed_ = false;  // a chunk has left its home since all were there
     bool go_home_due_ = false;
+    bool captures_ = false;  // somewhere a graph is being captured
+    std::set<PoolId> no_split_pools_;
     StrategyCounters counters_;
 };
 

@@ -31,6 +31,23 @@ Status PendingFrees::record(Address address, Stream stream, Defer capture) {
     return {};
 }
 
+Status PendingFrees::finish_uses(Address address) {
+    const auto it = uses_.find(address);
+    if (it == uses_.end()) { return {}; }
+    for (const Use& use : it->second) {
+        const Result<std::uint64_t> id = driver_.stream_id(device_, use.stream);
+        Result<Event> event = Status(Code::DriverFailed, "the stream is gone");
+        if (id && (use.stream_id == 0 || *id == use.stream_id)) {
+            event = driver_.record(device_, use.stream);
+        }
+        Status status = event ? driver_.synchronize(*event) : driver_.synchronize_device(device_);
+        if (event) { driver_.recycle(*event); }
+        if (!status.ok()) { return status; }
+    }
+    uses_.erase(it);
+    return {};
+}
+
 void PendingFrees::count(const PendingFree& free, int sign) {
     bytes_ += sign > 0 ? free.bytes : -free.bytes;
     if (free.block != nullptr) { large_bytes_ += sign > 0 ? free.bytes : -free.bytes; }

@@ -37,6 +37,8 @@ public:
     bool recorded(Address address) const { return uses_.contains(address); }
     // From now on it counts as recorded, if by no stream yet: its free shall come by here.
     void expect(Address address) { uses_[address]; }
+    // The host waits for what the streams that use `address` have queued; they use it no more.
+    Status finish_uses(Address address);
 
     // The block was freed. With `defer` (a capture is under way) its fences are recorded by
     // resume(). True: nothing needs to be waited for, the free is complete.

@@ -90,6 +90,22 @@ Window last_window(const Arena& arena, Bytes bytes, Bytes alignment) {
     return search.best();
 }
 
+Window window_at(const Arena& arena, Address at, Bytes bytes) {
+    Block* tile = arena.tile_at(at);
+    if (!in_region(tile)) { return {}; }
+    const Region region = region_around(tile);
+    Search search(arena, bytes, kUnitBytes);
+    search.try_at(region, at);
+    return search.best();
+}
+
+Window hole_window(const Arena& arena, Bytes bytes) {
+    for (Block* hole : arena.holes()) {
+        if (hole->bytes >= bytes) { return {hole->address, bytes, hole, bytes}; }
+    }
+    return {};
+}
+
 std::vector<MissingRun> missing_runs(const Arena& arena, const Window& window) {
     std::vector<MissingRun> runs;
     // By address: tiles may have joined since the window was found.

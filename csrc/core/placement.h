@@ -30,6 +30,10 @@ struct MissingRun {
 Window best_window(const Arena& arena, Bytes bytes, Bytes alignment);
 // The window that starts in (or just before) the arena's last Hole, which has room for any chunk.
 Window last_window(const Arena& arena, Bytes bytes, Bytes alignment);
+// The window that starts at `at`; not found if a block lies there.
+Window window_at(const Arena& arena, Address at, Bytes bytes);
+// The lowest Hole with room for whole pages.
+Window hole_window(const Arena& arena, Bytes bytes);
 std::vector<MissingRun> missing_runs(const Arena& arena, const Window& window);
 
 }  // namespace gma

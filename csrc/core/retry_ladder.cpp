@@ -1,8 +1,9 @@
 // Note [Retry ladder]: what is tried, in order, before an allocation fails.
 //
 //   cached -> grow in budget -> move idle chunks -> make odd chunks anew -> make the stream wait
-//   -> drain thread caches -> grow to the limit -> wait for recorded streams, oldest fence first
-//   -> wait for the fences that suffice -> out-of-memory callbacks, then once more -> out of memory
+//   -> drain thread caches -> grow to the limit -> free memory of private pools that lend theirs
+//   -> wait for recorded streams, oldest fence first -> wait for the fences that suffice
+//   -> out-of-memory callbacks, then once more -> out of memory
 //
 // The host waits only in the last steps, and only for fences: for the device only where no fence
 // can speak, after a stream was destroyed or a graph's pool released.
@@ -40,19 +41,21 @@ Result<Block*> DeviceHeap::climb_locked(const Request& request, Ladder attempt) 
     Result<Block*> block = nullptr;
     for (int step = 0; step < kEffortCount; ++step) {
         const auto effort = static_cast<Effort>(step);
-        if (request.capturing && effort == Effort::HostWait) { break; }
         if (effort == Effort::Limit) { drain_caches_locked(); }
         if (effort == Effort::HostWait) {
+            if (Block* lent = borrow_from_pools_locked(request); lent != nullptr) { return lent; }
+            if (request.capturing) { break; }
             ++statistics_.num_alloc_retries;
             block = wait_for_pending_locked(request);
             if (!block || *block != nullptr) { return block; }
         }
         block = try_locked(request, effort);
         if (block && *block != nullptr) {
-            mapped_once_ = true;
+            mapped_once_ |= (*block)->arena != nullptr;
             return block;
         }
         if (!block) {
+            if (strategy_->provides(request.pool)) { return block; }
             if (Status status = fall_back_to_split_locked(block.status()); !status.ok()) {
                 return status;
             }
@@ -97,7 +100,7 @@ Status DeviceHeap::fall_back_to_split_locked(const Status& why) {
     if (kind_ != Strategy::Paged || mapped_once_) { return why; }
     kind_ = Strategy::Split;
     small_path_open_ = false;
-    strategy_ = make_strategy(kind_);
+    strategy_->replace_own(make_strategy(kind_));
     return {};
 }
 

@@ -1,4 +1,5 @@
-// A segment is one piece of memory from Driver::malloc, for the strategies that do not map pages.
+// A segment is one piece of memory from Driver::malloc or a pool's provider, for the strategies
+// that do not map pages.
 // Its blocks tile it:
 //   sum(block.bytes) == bytes,  and no two neighbours are both Free.
 // It is idle when one Free block is all of it; only then may it be given back.
@@ -38,12 +39,13 @@ struct Segment {
     std::uint64_t freed_order = 0;     // the same, among all segments of the device
     std::uint64_t search_count = 0;    // split: searches when it became idle, for its age
     std::uint32_t pin_count = 0;
+    bool captured = false;  // a graph may use it, on whatever stream: no fence speaks for it
 
     bool idle() const {
         return first->kind == TileKind::Free && first->next == nullptr && pin_count == 0;
     }
     bool shared() const { return pool == PoolId{}; }
-    bool quiet() const { return freed_at <= line->fences.passed_count(); }
+    bool quiet() const { return !captured && freed_at <= line->fences.passed_count(); }
 };
 
 }  // namespace gma

@@ -11,7 +11,7 @@ Status broken_invariant(const char* must_hold, Bytes left, Bytes right) {
 }
 
 Status SegmentStore::audit_segment(const Segment& segment, std::size_t& free_count,
-                                   std::size_t& used_count) const {
+                                   std::size_t& used_count, Bytes& used_bytes) const {
     Address at = segment.address;
     std::uint32_t pin_count = 0;
     const Block* previous = nullptr;
@@ -34,6 +34,7 @@ Status SegmentStore::audit_segment(const Segment& segment, std::size_t& free_cou
             continue;
         }
         ++used_count;
+        used_bytes += block->bytes;
         if (find(block->address) != block) {
             return broken_invariant("a Used block is found by its address", block->address, 0);
         }
@@ -52,8 +53,9 @@ Status SegmentStore::audit(std::size_t listed_count) const {
     Bytes sum_bytes = 0;
     std::size_t free_count = 0;
     std::size_t used_count = 0;
+    Bytes used_bytes = 0;
     for (const auto& [address, segment] : segments_) {
-        Status status = audit_segment(*segment, free_count, used_count);
+        Status status = audit_segment(*segment, free_count, used_count, used_bytes);
         if (!status.ok()) { return status; }
         sum_bytes += segment->bytes;
     }
@@ -62,6 +64,9 @@ Status SegmentStore::audit(std::size_t listed_count) const {
     }
     if (used_count != used_.size()) {
         return broken_invariant("only Used blocks are found", used_.size(), used_count);
+    }
+    if (used_bytes != used_bytes_) {
+        return broken_invariant("sum(used block.bytes) == used bytes", used_bytes_, used_bytes);
     }
     if (free_count != listed_count) {
         return broken_invariant("every Free block is listed", listed_count, free_count);

@@ -8,7 +8,8 @@ namespace gma {
 
 SegmentStore::~SegmentStore() {
     for (const auto& [address, segment] : segments_) {
-        static_cast<void>(driver_.free(device_, address));
+        tell(Action::SegmentFree, *segment);
+        static_cast<void>(give_back(address));
     }
 }
 
@@ -16,7 +17,7 @@ Result<Segment*> SegmentStore::obtain(Bytes bytes, const Request& request) {
     if (bytes > limit_bytes_ || excess_bytes(bytes) > 0) {
         return Status(Code::OutOfMemory, "the limit does not allow another segment");
     }
-    Result<Address> address = driver_.malloc(device_, bytes);
+    Result<Address> address = obtain_memory(bytes);
     if (!address) { return address.status(); }
     auto segment = std::make_unique<Segment>();
     segment->address = *address;
@@ -29,9 +30,35 @@ Result<Segment*> SegmentStore::obtain(Bytes bytes, const Request& request) {
     segment->first->segment = segment.get();
     ++segment->line->segment_count;
     reserved_bytes_ += bytes;
+    ++change_count_;
     ++counters_.segment_count;
     ++counters_.device_alloc_count;
+    tell(Action::SegmentAlloc, *segment);
     return segments_.emplace(*address, std::move(segment)).first->second.get();
+}
+
+Result<Address> SegmentStore::obtain_memory(Bytes bytes) {
+    if (provider_ == nullptr) { return driver_.malloc(device_, bytes); }
+    Result<Address> address = provider_->obtain(bytes);
+    if (!address) { return address; }
+    if (*address == 0) {
+        return Status(Code::OutOfMemory, "the pool's allocator has no more memory");
+    }
+    if (block_at(*address, 1) != nullptr) {
+        return Status(Code::InvalidValue, "the pool's allocator gave the same memory twice");
+    }
+    return address;
+}
+
+Status SegmentStore::give_back(Address address) {
+    if (provider_ == nullptr) { return driver_.free(device_, address); }
+    provider_->give_back(address);
+    return {};
+}
+
+void SegmentStore::tell(Action action, const Segment& segment) const {
+    listeners_.tell_segment(action, device_, segment.address, segment.bytes, segment.line->stream,
+                            segment.pool);
 }
 
 StreamLine& SegmentStore::line_of(const Request& request) {
@@ -44,7 +71,7 @@ StreamLine& SegmentStore::line_of(const Request& request) {
 SegmentStore::Released SegmentStore::release(Segment* segment, Wait wait) {
     GMA_ASSERT_EQ(segment->idle(), true, "only an idle segment is given back");
     StreamLine& line = *segment->line;
-    if (!segment->quiet()) {
+    if (!segment->quiet() && !segment->captured) {
         // A fence that is recorded now passes at once if the stream has nothing left to do.
         static_cast<void>(line.fences.covering(segment->freed_at, line.free_count));
         line.fences.poll();
@@ -53,24 +80,32 @@ SegmentStore::Released SegmentStore::release(Segment* segment, Wait wait) {
         if (wait != Wait::Yes) { return {false, {}}; }
         if (Status status = wait_for(*segment); !status.ok()) { return {false, status}; }
     }
-    Status status = driver_.free(device_, segment->address);
+    tell(Action::SegmentFree, *segment);
+    Status status = give_back(segment->address);
     ++(status.ok() ? counters_.device_free_count : counters_.leaked_count);
     forget(segment);
     return {true, std::move(status)};
 }
 
-// A stream that was destroyed with work unfenced can only be waited for through its device.
-Status SegmentStore::wait_for(const Segment& segment) {
+// A stream that was destroyed with work unfenced can only be waited for through its device, and so
+// can graphs, which were launched on streams that we do not know.
+Status SegmentStore::wait_for(Segment& segment) {
     StreamLine& line = *segment.line;
     ++counters_.host_wait_count;
-    if (line.fences.synchronize(segment.freed_at, line.free_count).ok()) { return {}; }
+    if (!segment.captured && line.fences.synchronize(segment.freed_at, line.free_count).ok()) {
+        return {};
+    }
     Status status = driver_.synchronize_device(device_);
-    if (status.ok()) { line.fences.all_passed(line.free_count); }
-    return status;
+    if (!status.ok()) { return status; }
+    line.fences.all_passed(line.free_count);
+    // Only segments that no graph can be launched for any more are waited for.
+    segment.captured = false;
+    return {};
 }
 
 void SegmentStore::forget(Segment* segment) {
     reserved_bytes_ -= segment->bytes;
+    ++change_count_;
     --counters_.segment_count;
     blocks_.give(segment->first);
     StreamLine& line = *segment->line;
@@ -79,18 +114,20 @@ void SegmentStore::forget(Segment* segment) {
 }
 
 bool SegmentStore::capturing() {
-    return std::any_of(lines_.begin(), lines_.end(), [this](const auto& entry) {
-        const Result<bool> capturing = driver_.capturing(device_, entry.second.stream);
-        return capturing && *capturing;  // a destroyed stream fails, and captures nothing
-    });
+    return captures_ || std::any_of(lines_.begin(), lines_.end(), [this](const auto& entry) {
+               const Result<bool> capturing = driver_.capturing(device_, entry.second.stream);
+               return capturing && *capturing;  // a destroyed stream fails, and captures nothing
+           });
 }
 
 void SegmentStore::poll() {
     for (auto& [key, line] : lines_) { line.fences.poll(); }
 }
 
-void SegmentStore::take(Block* block) {
+void SegmentStore::take(Block* block, bool for_graph) {
     block->kind = TileKind::Used;
+    block->segment->captured |= for_graph;
+    used_bytes_ += block->bytes;
     used_.emplace(block->address, block);
 }
 
@@ -106,6 +143,7 @@ bool SegmentStore::give(Block* block) {
 
 void SegmentStore::set_free(Block* block) {
     used_.erase(block->address);
+    used_bytes_ -= block->bytes;
     block->kind = TileKind::Free;
     block->requested_bytes = 0;
     block->recorded = false;
@@ -153,19 +191,56 @@ std::vector<Segment*> SegmentStore::share(PoolId pool) {
     for (const auto& [address, segment] : segments_) {
         if (segment->pool != pool || pool == PoolId{}) { continue; }
         segment->pool = PoolId{};
+        ++change_count_;
         shared.push_back(segment.get());
     }
     return shared;
 }
 
-std::vector<Segment*> SegmentStore::idle_segments() const {
+std::vector<Segment*> SegmentStore::idle_segments() const { return idle_segments(PoolId{}); }
+
+std::vector<Segment*> SegmentStore::idle_segments(PoolId pool) const {
     std::vector<Segment*> idle;
     for (const auto& [address, segment] : segments_) {
-        if (segment->idle() && segment->shared()) { idle.push_back(segment.get()); }
+        const bool may_go = segment->shared() || !segment->captured;
+        if (segment->idle() && segment->pool == pool && may_go) { idle.push_back(segment.get()); }
     }
     std::sort(idle.begin(), idle.end(),
               [](const Segment* a, const Segment* b) { return a->freed_order < b->freed_order; });
     return idle;
+}
+
+bool SegmentStore::captured(PoolId pool) const {
+    return std::any_of(segments_.begin(), segments_.end(), [&](const auto& entry) {
+        return entry.second->pool == pool && entry.second->captured;
+    });
+}
+
+void SegmentStore::add_pool_bytes(std::map<PoolId, Bytes>& held) const {
+    for (const auto& [address, segment] : segments_) {
+        if (!segment->shared()) { held[segment->pool] += segment->bytes; }
+    }
+}
+
+std::vector<Block*> SegmentStore::pool_blocks(PoolId pool) const {
+    std::vector<Block*> blocks;
+    for (const auto& [address, segment] : segments_) {
+        if (segment->pool != pool) { continue; }
+        for (Block* block = segment->first; block != nullptr; block = block->next) {
+            if (block->kind != TileKind::Free) { blocks.push_back(block); }
+        }
+    }
+    return blocks;
+}
+
+Block* SegmentStore::block_at(Address at, Bytes bytes) const {
+    auto above = segments_.upper_bound(at);
+    if (above == segments_.begin()) { return nullptr; }
+    const Segment& segment = *std::prev(above)->second;
+    if (at + bytes > segment.address + segment.bytes || at + bytes < at) { return nullptr; }
+    Block* block = segment.first;
+    while (block->end() <= at) { block = block->next; }
+    return block->end() >= at + bytes ? block : nullptr;
 }
 
 }  // namespace gma

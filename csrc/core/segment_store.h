@@ -2,6 +2,9 @@
 //
 //   reserved_bytes() == sum(segment.bytes) <= limit, unless the limit was lowered below it
 //
+// With a provider, segments come from it instead of the driver, and it lives until the last one is
+// given back. Segments that come and go are told to the listeners (tell_segment).
+//
 // The driver's free() may return before the work that uses the memory is done, so a segment is
 // freed only when the fence of its last free has passed. A segment whose own free the driver
 // refuses is counted as leaked and forgotten.
@@ -15,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/listeners.h"
 #include "core/segment.h"
 #include "core/strategy.h"
 
@@ -24,7 +28,9 @@ class SegmentStore {
 public:
     using Wait = HeapStrategy::Wait;
 
-    SegmentStore(Driver& driver, int device) : driver_(driver), device_(device) {}
+    SegmentStore(Driver& driver, int device, const Listeners& listeners,
+                 std::shared_ptr<SegmentProvider> provider = nullptr)
+        : driver_(driver), device_(device), listeners_(listeners), provider_(std::move(provider)) {}
     SegmentStore(const SegmentStore&) = delete;
     SegmentStore& operator=(const SegmentStore&) = delete;
     // Gives all memory back. Nobody may use a block of it any more.
@@ -47,11 +53,12 @@ public:
     Bytes limit_bytes() const { return limit_bytes_; }
     // Whether a stream that memory was asked for captures a graph: no fences and no frees then.
     bool capturing();
+    void set_captures(bool captures) { captures_ = captures; }
     void poll();
 
     // Blocks. take() makes a Free block Used. give() makes it Free again and says so, unless it is
     // pinned: then unpin() says so for the last pin.
-    void take(Block* block);
+    void take(Block* block, bool for_graph);
     bool give(Block* block);
     void pin(Block* block);
     bool unpin(Block* block);
@@ -68,23 +75,38 @@ public:
     std::vector<Segment*> share(PoolId pool);
     // Idle segments that are free to go, the longest unused first.
     std::vector<Segment*> idle_segments() const;
+    // Those of a private pool that no graph may use.
+    std::vector<Segment*> idle_segments(PoolId pool) const;
 
     Bytes reserved_bytes() const { return reserved_bytes_; }
+    Bytes used_bytes() const { return used_bytes_; }  // of Used and Pending blocks
+    std::uint64_t change_count() const { return change_count_; }
+    bool captured(PoolId pool) const;
+    void add_pool_bytes(std::map<PoolId, Bytes>& held) const;
+    std::vector<Block*> pool_blocks(PoolId pool) const;
+    // The block that holds all of [at, at + bytes), or nullptr.
+    Block* block_at(Address at, Bytes bytes) const;
     StrategyCounters counters() const { return counters_; }
     void snapshot(std::vector<SegmentInfo>& segments) const;
     // `listed_count` is how many Free blocks the strategy has in its index.
     Status audit(std::size_t listed_count) const;
 
 private:
+    Result<Address> obtain_memory(Bytes bytes);
+    Status give_back(Address address);
+    void tell(Action action, const Segment& segment) const;
     StreamLine& line_of(const Request& request);
-    Status wait_for(const Segment& segment);
+    Status wait_for(Segment& segment);
     void forget(Segment* segment);
     void set_free(Block* block);
-    Status audit_segment(const Segment& segment, std::size_t& free_count,
-                         std::size_t& used_count) const;
+    Status audit_segment(const Segment& segment, std::size_t& free_count, std::size_t& used_count,
+                         Bytes& used_bytes) const;
 
     Driver& driver_;
     const int device_;
+    const Listeners& listeners_;
+    const std::shared_ptr<SegmentProvider> provider_;
+    bool captures_ = false;
     BlockPool blocks_;
     std::map<std::pair<Stream, std::uint64_t>, StreamLine> lines_;
     std::map<Address, std::unique_ptr<Segment>> segments_;
@@ -92,6 +114,8 @@ private:
     std::unordered_set<const Block*> given_while_pinned_;
     Bytes limit_bytes_ = kMaxRequestBytes;
     Bytes reserved_bytes_ = 0;
+    Bytes used_bytes_ = 0;
+    std::uint64_t change_count_ = 0;
     std::uint64_t give_count_ = 0;
     StrategyCounters counters_;
 };

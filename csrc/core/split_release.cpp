@@ -24,9 +24,19 @@ Result<Block*> SplitStrategy::grow_after_release(const Request& request, Wait wa
 Result<Bytes> SplitStrategy::trim(Bytes bytes, Wait wait) { return release_idle(bytes, wait); }
 
 Result<Bytes> SplitStrategy::release_idle(Bytes bytes, Wait wait) {
+    if (bytes == 0 || store_.capturing()) { return Bytes{0}; }
+    return release_all(store_.idle_segments(), bytes, wait);
+}
+
+Result<Bytes> SplitStrategy::trim_pool(PoolId pool, Wait wait) {
+    if (store_.capturing()) { return Bytes{0}; }
+    return release_all(store_.idle_segments(pool), kMaxRequestBytes, wait);
+}
+
+Result<Bytes> SplitStrategy::release_all(const std::vector<Segment*>& idle, Bytes bytes,
+                                         Wait wait) {
     Bytes given = 0;
-    if (bytes == 0 || store_.capturing()) { return given; }
-    for (Segment* segment : store_.idle_segments()) {
+    for (Segment* segment : idle) {
         if (given >= bytes) { break; }
         if (Status status = release(segment, wait, given); !status.ok()) { return status; }
     }

@@ -1,10 +1,12 @@
 #include "core/split_strategy.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace gma {
 
-SplitStrategy::SplitStrategy(Driver& driver, int device, const Options& options)
+SplitStrategy::SplitStrategy(Driver& driver, int device, const Options& options,
+                             const Listeners& listeners, std::shared_ptr<SegmentProvider> provider)
     : divisions_(
           Power2Divisions::parse(options.roundup_power2_divisions).value_or(Power2Divisions())),
       max_split_bytes_(options.max_split_size_mb == 0 ? kMaxRequestBytes
@@ -12,7 +14,7 @@ SplitStrategy::SplitStrategy(Driver& driver, int device, const Options& options)
       max_rounding_bytes_(options.max_non_split_rounding_mb * 1_MiB),
       large_segment_bytes_(options.large_segment_size_mb * 1_MiB),
       garbage_threshold_(options.garbage_collection_threshold),
-      store_(driver, device) {
+      store_(driver, device, listeners, std::move(provider)) {
     if (Result<DeviceProperties> properties = driver.properties(device); properties) {
         card_bytes_ = properties->total_bytes;
     }
@@ -29,6 +31,7 @@ SplitStrategy::PoolKey SplitStrategy::key_of(const Request& request) const {
 }
 
 Block* SplitStrategy::take_cached(const Request& request) {
+    if (request.at != 0) { return take_at(request.pool, request.at, request.bytes); }
     const Bytes bytes = block_bytes(request);
     large_search_count_ += kind_of(bytes) == Kind::Large;
     const auto found = free_.find(key_of(request));
@@ -39,28 +42,39 @@ Block* SplitStrategy::take_cached(const Request& request) {
     if (oversize && bytes < max_split_bytes_) { return nullptr; }
     if (oversize && block->bytes - bytes >= max_rounding_bytes_) { return nullptr; }
     unlist(block);
-    return carve(block, bytes);
+    return carve(block, bytes, request.for_graph);
 }
 
 bool SplitStrategy::splits(const Block* block, Bytes bytes) const {
     const Bytes rest = block->bytes - bytes;
+    if (no_split_pools_.contains(block->segment->pool)) { return false; }
     if (kind_of(bytes) == Kind::Small) { return rest >= kUnitBytes; }
     return bytes < max_split_bytes_ && rest > kSmallRequestBytes;
 }
 
 // Makes an unlisted Free block Used, cutting off what the request does not need.
-Block* SplitStrategy::carve(Block* block, Bytes bytes) {
+Block* SplitStrategy::carve(Block* block, Bytes bytes, bool for_graph) {
     if (splits(block, bytes)) { list(store_.split(block, bytes)); }
-    store_.take(block);
+    store_.take(block, for_graph);
     return block;
 }
 
 void SplitStrategy::list(Block* block) {
     block->segment->free_blocks->insert(block);
     block->segment->search_count = large_search_count_;
+    cut_count_ += cut(block);
+    cut_bytes_ += cut(block) ? block->bytes : 0;
+}
+
+// A listed block's neighbours come and go only while it is not listed.
+void SplitStrategy::unlist(Block* block) {
+    block->segment->free_blocks->remove(block);
+    cut_count_ -= cut(block);
+    cut_bytes_ -= cut(block) ? block->bytes : 0;
 }
 
 Result<Block*> SplitStrategy::obtain(const Request& request, Effort effort) {
+    if (request.at != 0) { return nullptr; }
     switch (effort) {
         case Effort::Budget:
             if (!request.capturing) {
@@ -93,7 +107,7 @@ Result<Block*> SplitStrategy::grow(const Request& request) {
         return segment.status();
     }
     (*segment)->free_blocks = &free_[key_of(request)];
-    return carve((*segment)->first, bytes);
+    return carve((*segment)->first, bytes, request.for_graph);
 }
 
 void SplitStrategy::give(Block* block) {
@@ -120,6 +134,7 @@ void SplitStrategy::merge(Block* block) {
 
 // Its segments join those of their streams.
 void SplitStrategy::release_pool(PoolId pool) {
+    no_split_pools_.erase(pool);
     for (Segment* segment : store_.share(pool)) {
         FreeIndex* from = segment->free_blocks;
         auto at = std::find_if(free_.begin(), free_.end(),
@@ -146,24 +161,61 @@ Bytes SplitStrategy::largest_free_bytes() const {
 
 StrategyCounters SplitStrategy::counters() const {
     StrategyCounters counters = store_.counters();
-    for (const auto& [key, index] : free_) {
-        for (const Block* block : index.blocks()) {
-            if (block->previous == nullptr && block->next == nullptr) { continue; }
-            ++counters.inactive_split_count;
-            counters.inactive_split_bytes += block->bytes;
-        }
-    }
+    counters.inactive_split_count = cut_count_;
+    counters.inactive_split_bytes = cut_bytes_;
     return counters;
+}
+
+// Cut out of the Free block that holds it; nothing is mapped for a place that is not there.
+Block* SplitStrategy::take_at(PoolId pool, Address at, Bytes bytes) {
+    Block* block = store_.block_at(at, bytes);
+    if (block == nullptr || block->kind != TileKind::Free || block->segment->pool != pool) {
+        return nullptr;
+    }
+    unlist(block);
+    if (at > block->address) {
+        Block* lower = std::exchange(block, store_.split(block, at - block->address));
+        list(lower);
+    }
+    if (bytes < block->bytes) { list(store_.split(block, bytes)); }
+    store_.take(block, false);
+    return block;
+}
+
+Status SplitStrategy::check_place(const Request& request) const {
+    const Block* block = store_.block_at(request.at, request.bytes);
+    if (block == nullptr || block->kind != TileKind::Free) {
+        return {Code::NotSupported, "no free block holds this address and size"};
+    }
+    const StreamLine& line = *block->segment->line;
+    if (block->segment->pool != request.pool || line.stream != request.stream ||
+        line.id != request.stream_id) {
+        return {Code::NotSupported, "the address is not in memory of this stream and pool"};
+    }
+    return {};
+}
+
+Result<bool> SplitStrategy::fill_place(const Request& request, Effort) {
+    const Block* block = store_.block_at(request.at, 1);
+    if (block != nullptr && block->segment->pool == request.pool &&
+        request.at + request.bytes <= block->segment->address + block->segment->bytes) {
+        return true;
+    }
+    return Status(Code::InvalidValue, "the pool has no memory at this address any more");
 }
 
 Status SplitStrategy::audit() const {
     std::size_t listed_count = 0;
+    std::int64_t cut_count = 0;
+    Bytes cut_bytes = 0;
     for (const auto& [key, index] : free_) {
         for (const Block* block : index.blocks()) {
             if (block->kind != TileKind::Free || block->segment->free_blocks != &index) {
                 return broken_invariant("a listed block is Free and listed once", block->address,
                                         0);
             }
+            cut_count += cut(block);
+            cut_bytes += cut(block) ? block->bytes : 0;
             const StreamLine& line = *block->segment->line;
             if (block->segment->pool != key.pool || line.stream != key.stream ||
                 line.id != key.stream_id) {
@@ -172,6 +224,10 @@ Status SplitStrategy::audit() const {
             }
         }
         listed_count += index.blocks().size();
+    }
+    if (cut_count != cut_count_ || cut_bytes != cut_bytes_) {
+        return broken_invariant("free blocks of segments in use are counted", cut_bytes_,
+                                cut_bytes);
     }
     return store_.audit(listed_count);
 }

@@ -9,6 +9,8 @@
 #pragma once
 
 #include <map>
+#include <memory>
+#include <set>
 #include <vector>
 
 #include "core/free_index.h"
@@ -26,7 +28,9 @@ public:
     static constexpr Bytes kOwnSegmentBytes = 10_MiB;  // from here a segment fits its request
     static constexpr Bytes kSegmentUnitBytes = 2_MiB;
 
-    SplitStrategy(Driver& driver, int device, const Options& options);
+    // With a provider: the segments of one private pool come from there.
+    SplitStrategy(Driver& driver, int device, const Options& options, const Listeners& listeners,
+                  std::shared_ptr<SegmentProvider> provider = nullptr);
 
     Block* take_cached(const Request& request) override;
     Result<Block*> obtain(const Request& request, Effort effort) override;
@@ -38,10 +42,23 @@ public:
     void poll() override { store_.poll(); }
     Result<Bytes> trim(Bytes bytes, Wait wait) override;
     void release_pool(PoolId pool) override;
+    void set_no_split(PoolId pool) override { no_split_pools_.insert(pool); }
+    Result<Bytes> trim_pool(PoolId pool, Wait wait) override;
+    bool captured(PoolId pool) const override { return store_.captured(pool); }
+    void add_pool_bytes(std::map<PoolId, Bytes>& held) const override {
+        store_.add_pool_bytes(held);
+    }
+    std::uint64_t layout_count() const override { return store_.change_count(); }
+    std::vector<Block*> pool_blocks(PoolId pool) const override { return store_.pool_blocks(pool); }
+    Status check_place(const Request& request) const override;
+    Result<bool> fill_place(const Request& request, Effort effort) override;
+    Block* take_at(PoolId pool, Address at, Bytes bytes) override;
+    void set_captures(bool captures) override { store_.set_captures(captures); }
     void pin(Block* block) override { store_.pin(block); }
     void unpin(Block* block) override;
     void set_limit(Bytes limit_bytes) override { store_.set_limit(limit_bytes); }
     Bytes reserved_bytes() const override { return store_.reserved_bytes(); }
+    Bytes used_bytes() const override { return store_.used_bytes(); }
     Bytes largest_free_bytes() const override;
     StrategyCounters counters() const override;
     void snapshot(std::vector<SegmentInfo>& segments) const override { store_.snapshot(segments); }
@@ -64,10 +81,13 @@ private:
     Bytes segment_bytes(Bytes block_bytes) const;
     PoolKey key_of(const Request& request) const;
     bool splits(const Block* block, Bytes bytes) const;
-    Block* carve(Block* block, Bytes bytes);
+    Block* carve(Block* block, Bytes bytes, bool for_graph);
     void merge(Block* block);
     void list(Block* block);
-    void unlist(Block* block) { block->segment->free_blocks->remove(block); }
+    void unlist(Block* block);
+    static bool cut(const Block* block) {
+        return block->previous != nullptr || block->next != nullptr;
+    }
 
     // A new segment; nullptr when the limit or the card is full.
     Result<Block*> grow(const Request& request);
@@ -77,6 +97,7 @@ private:
     Result<bool> release_oversize(const Request& request);
     Status collect_garbage();
     Result<Bytes> release_idle(Bytes bytes, Wait wait);
+    Result<Bytes> release_all(const std::vector<Segment*>& idle, Bytes bytes, Wait wait);
     Status release(Segment* segment, Wait wait, Bytes& given_bytes);
 
     const Power2Divisions divisions_;
@@ -87,6 +108,10 @@ private:
     Bytes card_bytes_ = 0;
     SegmentStore store_;
     std::map<PoolKey, FreeIndex> free_;
+    std::set<PoolId> no_split_pools_;
+    // Listed blocks that are not all of their segment.
+    std::int64_t cut_count_ = 0;
+    Bytes cut_bytes_ = 0;
     std::uint64_t large_search_count_ = 0;  // the clock of ages, as in PyTorch
 };
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,10 @@ struct Request {
     Stream stream = nullptr;
     std::uint64_t stream_id = 0;
     PoolId pool;
+    Address at = 0;          // where it has to lie; 0: anywhere
     bool capturing = false;  // a graph is being captured: only new memory, no fences
+    bool for_graph =
+        false;  // the graph will use it, whenever and on whatever stream it is launched
 };
 
 // What may be done to find memory, each including those before it. The order is the retry ladder.
@@ -75,6 +79,28 @@ public:
     // The pool's memory may be used for anything from now on, until it is begun again.
     virtual void release_pool(PoolId pool) = 0;
     virtual void begin_pool(PoolId) {}
+    // From now on no block of the pool shares physical memory with another one.
+    virtual void set_no_split(PoolId) {}
+    // Gives back what no block of the pool uses, unless a graph may use it.
+    virtual Result<Bytes> trim_pool(PoolId pool, Wait wait) = 0;
+    virtual bool captured(PoolId) const { return false; }  // a graph may use the pool's memory
+    // Adds the physical bytes that each private pool holds, also of released ones.
+    virtual void add_pool_bytes(std::map<PoolId, Bytes>& held) const = 0;
+    // Grows whenever reserved_bytes() or what a pool holds may have changed.
+    virtual std::uint64_t layout_count() const = 0;
+    // The Used and Pending blocks of a pool, in address order.
+    virtual std::vector<Block*> pool_blocks(PoolId pool) const = 0;
+
+    // Places. NotSupported: no block can be put at `request.at` for its stream and pool, now.
+    virtual Status check_place(const Request& request) const = 0;
+    // Sees to it that there is memory at [request.at, + bytes) of the pool, under whatever blocks
+    // lie there. False: the effort does not suffice.
+    virtual Result<bool> fill_place(const Request& request, Effort effort) = 0;
+    // A Used block exactly there, or nullptr if the place is not all Free; no driver call.
+    virtual Block* take_at(PoolId pool, Address at, Bytes bytes) = 0;
+
+    // While set, nothing is asked of events and nothing unmapped or freed, whoever asks for it.
+    virtual void set_captures(bool) {}
     virtual void pin(Block* block) = 0;
     virtual void unpin(Block* block) = 0;
 
