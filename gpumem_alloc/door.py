@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import warnings
 from typing import Any
 
@@ -20,6 +21,7 @@ _log = logging.getLogger("gpumem_alloc")
 _door: BridgeDoor | StockDoor | None = None
 _made: Any = None  # torch calls into it until the process ends
 _made_with: dict[str, Any] = {}
+_making = threading.RLock()  # a build takes a while, and another thread may come along
 
 
 def enable(*, door: str | None = None, **options: object) -> str:
@@ -50,34 +52,40 @@ def allocator(*, door: str | None = None, **options: object) -> Any:
     It is the same one at every call and lives as long as the process. Arguments and errors are
     those of enable().
     """
-    global _door, _made, _made_with
     text = resolve(options)
     wanted = wanted_door(door)
     torch = _torch_with_cuda()
     _refuse_forked_child(torch)
-    if _made is None:
-        chosen = _choose(torch, wanted)
-        chosen.refuse_late()
-        _configure(text)
-        _made = chosen.make()
-        torch.cuda._lazy_call(report_fallback)
-        _door, _made_with = chosen, _C.parse_options(text)
-    elif options and _C.parse_options(text) != _made_with:
+    with _making:
+        if _made is None:
+            _make(torch, wanted, text)
+            return _made
+    if options and _C.parse_options(text) != _made_with:
         raise AllocatorError(
             "the allocator has options already, and these are others.\n"
             f"It was made with {Options(**_made_with)}.\n"
             f"Give all options in the first call, or in {ENVIRONMENT}."
         )
-    elif _door is not None:
-        _refuse_other_door(door, _door.name)
-        if not is_enabled():
-            _door.refuse_late()
+    assert _door is not None
+    _refuse_other_door(door, _door.name)
+    if not is_enabled():
+        _door.refuse_late()
     return _made
 
 
 def is_enabled() -> bool:
     """Return whether PyTorch's CUDA memory comes from this package."""
     return _door is not None and _door.is_current()
+
+
+def _make(torch: Any, wanted: str, text: str) -> None:
+    global _door, _made, _made_with
+    chosen = _choose(torch, wanted)
+    chosen.refuse_late()
+    _configure(text)
+    _made = chosen.make()
+    torch.cuda._lazy_call(report_fallback)
+    _door, _made_with = chosen, _C.parse_options(text)
 
 
 def _choose(torch: Any, wanted: str) -> BridgeDoor | StockDoor:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import gpumem_alloc
-from gpumem_alloc.bridge import build, cache, load, obtain, sources, stamps
+from gpumem_alloc.bridge import build, cache, load, obtain, sources, stamps, status
 from gpumem_alloc.bridge.errors import BridgeError
 from gpumem_alloc.bridge.facts import TorchFacts
 
@@ -72,6 +72,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     write("package/csrc/base/shared.h", "#pragma once\n")
     write("package/csrc/base/unrelated.h")
     monkeypatch.setattr(obtain, "PACKAGE", tmp_path / "package")
+    monkeypatch.delenv("GPUMEM_ALLOC_DOOR", raising=False)
     for name, value in {
         "CXX": FAKE,
         "CUDA_HOME": str(tmp_path / "cuda"),
@@ -384,6 +385,24 @@ def test_a_failed_build_names_the_log_and_is_not_repeated(
         obtain.obtain(bench.facts)
     assert obtain.obtain(bench.facts, retry=True).module.is_file()
     assert not (log.parent / "failed.json").exists()
+
+
+def test_status_knows_of_a_failed_build(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert status.collect(bench.facts)["then"].startswith("compile the bridge")
+    monkeypatch.setenv("FAKE_FAIL", "one.cpp")
+    with pytest.raises(BridgeError):
+        obtain.obtain(bench.facts)
+    report = status.collect(bench.facts)
+    assert report["door"] == "stock"
+    assert "no such luck" in report["problems"][0]
+    assert "bridge build" in report["fixes"][0]
+
+
+def test_status_without_torch_or_with_an_old_one(bench: Bench) -> None:
+    assert status.collect(None)["then"] == "nothing: torch is not installed"
+    report = status.collect(replace(bench.facts, version="2.10.0+cu130"))
+    assert report["door"] == "stock"
+    assert "too old" in report["problems"][0]
 
 
 def test_another_compiler_is_another_chance(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

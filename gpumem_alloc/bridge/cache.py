@@ -57,7 +57,10 @@ class Entry:
 
     def fault(self, made: Recipe) -> str | None:
         """Why the module cannot be used, or None if it can; "absent" if there is none."""
-        if not self.note.exists() or not self.module.exists():
+        try:
+            if not self.note.exists() or not self.module.exists():
+                return ABSENT
+        except OSError:  # another user's folder
             return ABSENT
         for path in (self.folder.parent, self.folder, self.module) if self.is_checked else ():
             if why := whose_it_is(path):
@@ -80,7 +83,6 @@ class Entry:
         text = json.dumps({**details, "sha256": _sha256(module)}, indent=1)
         written = module.with_name("bridge.json")
         written.write_text(text + "\n")
-        self.module.parent.mkdir(mode=0o700, exist_ok=True)
         self.failure.unlink(missing_ok=True)
         module.chmod(0o755)  # whatever the umask
         module.replace(self.module)
@@ -142,7 +144,7 @@ def writable_folder() -> Path:
     for folder in folders():
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            folder.mkdir(mode=0o700, exist_ok=True)
+            folder.mkdir(mode=0o700 if folder == _temporary() else 0o755, exist_ok=True)
         except OSError:
             continue
         if os.access(folder, os.W_OK | os.X_OK):

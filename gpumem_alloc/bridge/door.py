@@ -20,7 +20,13 @@ class BridgeDoor:
         self._torch = torch
         self._module = load.load(obtain.obtain(facts.of_module(torch)))
         self._attach()
-        self.line = f"the bridge to torch {torch.__version__}"
+        self._is_late = False
+
+    @property
+    def line(self) -> str:
+        """What it is."""
+        late = "; what was served before stays with PyTorch's allocator" if self._is_late else ""
+        return f"the bridge to torch {self._torch.__version__}{late}"
 
     def _attach(self) -> None:
         try:
@@ -61,8 +67,9 @@ class BridgeDoor:
                 change(allocator)
             elif not self.is_current():
                 try:
-                    self._module.install()
+                    self._is_late = self._module.install() == "late"
                 except RuntimeError as error:
-                    raise watch.too_late(f"{error} {watch.who_started_cuda()}") from None
+                    why = str(error).splitlines()[0].removeprefix("gpumem_alloc: ")
+                    raise watch.too_late(f"{why}. {watch.who_started_cuda()}") from None
 
         return call

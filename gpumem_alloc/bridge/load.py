@@ -39,7 +39,9 @@ def load(bridge: Bridge) -> Any:
         loader.exec_module(module)
     except ImportError as error:
         raise BridgeError(
-            f"the bridge to torch {wanted} cannot be loaded.", f"{error}.", _AGAIN
+            f"the bridge to torch {wanted} cannot be loaded.",
+            f"{error}.",
+            f"{_AGAIN} Where its folder may not hold programs, set GPUMEM_ALLOC_CACHE to another.",
         ) from None
     is_ours = str(module.SOURCE_ID) == bridge.made.source_id
     if not is_ours or module.TORCH_VERSION not in (wanted, bridge.made.facts.release):

@@ -107,7 +107,7 @@ def build_in(
 
 
 def _build(entry: Entry, made: Recipe, tools: Toolchain) -> None:
-    entry.folder.mkdir(mode=0o700, exist_ok=True)
+    entry.folder.mkdir(mode=0o755, exist_ok=True)
     if entry.is_checked:
         cache.refuse_if_others_write(entry.folder)
     with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=entry.folder) as scratch:
@@ -128,10 +128,16 @@ def _build(entry: Entry, made: Recipe, tools: Toolchain) -> None:
 
 
 def _refuse_after_failure(entry: Entry, tools: Toolchain) -> None:
+    error = recorded_failure(entry, tools)
+    if error is not None:
+        raise error
+
+
+def recorded_failure(entry: Entry, tools: Toolchain) -> BridgeError | None:
+    """Return why the last build with the same tools failed."""
     try:
         failure = json.loads(entry.failure.read_text())
         what, why, fix = map(str, failure["error"])
-    except (OSError, ValueError, KeyError):
-        return
-    if failure.get("tools") == tools.identity:
-        raise BridgeError(what, why, fix)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return BridgeError(what, why, fix) if failure.get("tools") == tools.identity else None

@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib.util
 import sysconfig
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from gpumem_alloc import _C
 from gpumem_alloc.bridge import cache, cuda_places, facts, obtain, toolchain
+from gpumem_alloc.bridge.build import Recipe
+from gpumem_alloc.bridge.cache import Entry
 from gpumem_alloc.bridge.errors import BridgeError
 from gpumem_alloc.bridge.facts import TorchFacts
 from gpumem_alloc.bridge.wanted import ENVIRONMENT, wanted_door
@@ -59,8 +62,18 @@ def _look(found: TorchFacts, report: dict[str, Any]) -> None:
     report["cuda_headers"] = part(lambda: str(cuda_places.find(found)))
     report["python_headers"] = part(lambda: str(toolchain.find_python()[0]))
     report["folder"] = part(lambda: str(cache.writable_folder()))
+    if not report["problems"]:
+        part(lambda: _refuse_recorded(made, Path(report["folder"]), found))
     module, report["unusable"] = obtain.present(made)
     report["module"] = str(module) if module else None
+
+
+def _refuse_recorded(made: Recipe, folder: Path, found: TorchFacts) -> None:
+    """Raise the error of the last build, which enable() would raise again."""
+    entry = Entry(folder / cache.name(made, _C.__version__))
+    error = obtain.recorded_failure(entry, toolchain.find(found))
+    if error is not None:
+        raise error
 
 
 def _outcome(report: dict[str, Any]) -> dict[str, str | None]:
