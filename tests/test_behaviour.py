@@ -10,7 +10,7 @@ import pytest
 
 from tests.behaviour.document import DOCUMENT, count, page
 from tests.behaviour.table import Behaviour, behaviours
-from tests.rig.machine import Machine
+from tests.rig.machine import Machine, Run
 
 ROOT = Path(__file__).resolve().parent.parent
 ALLOCATORS = ("native",)
@@ -40,6 +40,18 @@ def cases() -> list[object]:
         for row in behaviours().values()
         if row.since <= torch_version() and (machine == "gpu" or not row.gpu)
     ]
+
+
+def judged_end(row: Behaviour, done: Run) -> str:
+    """What is wrong with how a process ended: its code, and anything printed but its traceback."""
+    *before, last = done.stderr.splitlines() or [""]
+    traced = all(line.startswith(("Traceback ", " ")) for line in before)
+    quiet = (
+        done.stdout == "" and traced and (last.startswith(row.stderr) if row.stderr else not last)
+    )
+    if done.returncode == row.exit_code and quiet:
+        return ""
+    return f"it ended with {done.returncode}, and printed\n{done.stdout}\n{done.stderr}"
 
 
 class Outcomes:
@@ -77,6 +89,10 @@ class Outcomes:
             )
             done = machine.run(code, check=False, env=behaviours()[batch[0]].env)
             begun = ""
+            row = behaviours()[batch[0]]
+            if row.exit_code is not None:
+                self.known[machine.kind, allocator, row.name] = judged_end(row, done)
+                return
             for line in report.read_text().splitlines() if report.exists() else []:
                 entry = json.loads(line)
                 begun = entry.get("begun", "")

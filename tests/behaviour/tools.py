@@ -45,13 +45,18 @@ def stats(key: str) -> int:
     return int(torch.cuda.memory_stats()[key])
 
 
-def raised(kind: type[BaseException], call: Callable[[], object]) -> str:
-    """The text of the exception that `call` must raise."""
+def caught(kind: type[BaseException], call: Callable[[], object]) -> BaseException:
+    """The exception that `call` must raise."""
     try:
         call()
     except kind as error:
-        return str(error)
+        return error
     raise AssertionError(f"no {kind.__name__} was raised")
+
+
+def raised(kind: type[BaseException], call: Callable[[], object]) -> str:
+    """The text of the exception that `call` must raise."""
+    return str(caught(kind, call))
 
 
 def segments(pool: tuple[int, int] | None = None) -> list[dict[str, Any]]:

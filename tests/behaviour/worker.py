@@ -1,13 +1,14 @@
 """Runs behaviours in a process that has nothing else to do: `main()` is what a machine is given.
 
 What happened goes to a file, a line of JSON before and after each behaviour, so that the one that
-ends the process is known.
+ends the process is known. A behaviour of the end itself is run last and returned from.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import os
 import traceback
 from pathlib import Path
 
@@ -23,13 +24,19 @@ def main(allocator: str, names: list[str], report: str) -> None:
         for name in names:
             lines.write(json.dumps({"begun": name}) + "\n")
             lines.flush()
+            if behaviours()[name].exit_code is not None:
+                break
             wrong = run(behaviours()[name], allocator)
             lines.write(json.dumps({"done": name, "wrong": wrong}) + "\n")
             lines.flush()
+        else:
+            return
+    behaviours()[name].check()
 
 
 def use(allocator: str) -> None:
     """Put the allocator in place, before anything has used the card."""
+    os.environ["GMA_BEHAVIOUR_ALLOCATOR"] = allocator  # for processes that a behaviour starts
     if allocator == "bridge":
         import gpumem_alloc
 
