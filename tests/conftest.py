@@ -2,8 +2,9 @@
 
 Tests marked `gpu` are left out where there is no GPU, tests marked `network` where GMA_OFFLINE=1,
 tests marked `torch` where there is no CUDA build of torch, tests marked `traces` where the five
-larger recorded traces are not at hand (GPUMEM_ALLOC_TRACES); the report's head says so, and in CI
-that is an error. A test that skips itself must be counted below, or the session fails.
+larger recorded traces are not at hand (GPUMEM_ALLOC_TRACES), tests marked `library` where theirs is
+not installed; the report's head says so, and in CI that is an error for network and torch. A test
+that skips itself must be counted below, or the session fails.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ HAS_TORCH = any(
     (Path(place) / "lib" / "libtorch_cuda.so").exists()
     for place in (_TORCH.submodule_search_locations or [] if _TORCH else [])
 )
+LIBRARIES = ("torchvision", "transformers")  # of tests marked `library`
+MISSING = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
 OFFLINE = os.environ.get("GMA_OFFLINE", "0") == "1"
 
 
@@ -102,6 +105,7 @@ def pytest_report_header() -> str:
         ("network", OFFLINE),
         ("torch", not HAS_TORCH),
         ("traces", not HAS_TRACES),
+        *((f"library({name})", name in MISSING) for name in LIBRARIES),
     )
     left_out = [name for name, absent in absences if absent]
     return f"left out on this machine: tests marked {', '.join(left_out) or 'nothing'}"
@@ -113,7 +117,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         no_network = item.get_closest_marker("network") is not None and OFFLINE
         no_torch = item.get_closest_marker("torch") is not None and not HAS_TORCH
         no_traces = item.get_closest_marker("traces") is not None and not HAS_TRACES
-        return not (no_gpu or no_network or no_torch or no_traces)
+        asked = {name for mark in item.iter_markers("library") for name in mark.args}
+        assert asked <= set(LIBRARIES), asked
+        return not (no_gpu or no_network or no_torch or no_traces or asked & set(MISSING))
 
     left_out = [item for item in items if not belongs(item)]
     items[:] = [item for item in items if belongs(item)]

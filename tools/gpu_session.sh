@@ -77,9 +77,9 @@ PYTHON
 
 pytest_gpu() { "$python" -m pytest -m gpu -q -p no:cacheprovider "$@"; }
 
-stage_tests() { pytest_gpu --ignore=tests/behaviour --ignore=tests/test_programs.py; }
+stage_tests() { pytest_gpu --ignore=tests/test_behaviour.py --ignore=tests/test_programs.py; }
 
-stage_behaviour() { pytest_gpu tests/behaviour; }
+stage_behaviour() { pytest_gpu tests/test_behaviour.py; }
 
 stage_programs() { pytest_gpu tests/test_programs.py; }
 
