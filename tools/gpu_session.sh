@@ -4,7 +4,7 @@
 #   tools/gpu_session.sh [STAGE...]
 #
 # Stages, in this order where none is named:
-#   build        the module and the programs below, with what is installed
+#   build        the module, the bridge and the programs below, with what is installed
 #   conformance  the driver's conformance suite on the card
 #   oom          out of memory through the stock door, shown
 #   tests        pytest -m gpu, without the two below
@@ -38,7 +38,7 @@ stage_build() {
     cmake -S . -B "$build" -GNinja -DCMAKE_BUILD_TYPE=Release -DGMA_GPU_TESTS=ON >"$build.log" &&
         cmake --build "$build" --target test_cuda_driver gpu_stress
     local programs=$?
-    wait "$module" && [ "$programs" -eq 0 ]
+    wait "$module" && "$python" -m gpumem_alloc bridge build && [ "$programs" -eq 0 ]
 }
 
 stage_conformance() {
@@ -51,7 +51,7 @@ stage_oom() {
 import torch
 import gpumem_alloc
 
-print(gpumem_alloc.enable())
+print(gpumem_alloc.enable(door="stock"))
 total = torch.cuda.get_device_properties(0).total_memory
 kept = torch.full((64 << 20,), 7, dtype=torch.uint8, device="cuda")
 for attempt in range(3):

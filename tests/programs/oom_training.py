@@ -10,7 +10,7 @@ LIBRARIES = ()
 LIMIT_BYTES = 1600 << 20
 COUNTED = False  # how far a step gets depends on what is cached
 WIDTH = 512
-FITS, DOES_NOT = 1 << 10, 1 << 20  # rows of a batch
+FITS, DOES_NOT = 1 << 10, 1 << 18  # rows of a batch; of the second, the input and two more
 
 
 def run(torch: Any, device: str) -> dict[str, Any]:
