@@ -19,6 +19,7 @@ from gpumem_alloc.control import (
 from gpumem_alloc.door import allocator, enable, is_enabled
 from gpumem_alloc.errors import AllocatorError, OptionError, TooLateError
 from gpumem_alloc.options import Options, options
+from gpumem_alloc.sharing import exclusive_pages, share_exclusively
 
 __all__ = [
     "AllocatorError",
@@ -30,10 +31,12 @@ __all__ = [
     "audit",
     "enable",
     "errors",
+    "exclusive_pages",
     "is_enabled",
     "options",
     "reserve",
     "set_limit",
+    "share_exclusively",
     "stats",
     "trim",
 ]

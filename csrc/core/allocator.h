@@ -95,6 +95,7 @@ struct PoolBytes {
 struct ExportedPiece {
     Bytes bytes = 0;
     int descriptor = -1;
+    std::uint64_t serial = 0;  // no other memory of the exporting process ever has it
 };
 struct ExportedBlock {
     int device = 0;

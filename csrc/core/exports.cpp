@@ -34,7 +34,7 @@ Result<ExportedBlock> Exports::add(Address address, Bytes bytes, const Arena& ar
     exported.bytes = bytes;
     Bytes total_bytes = 0;
     for (const Chunk* chunk : chunks) {
-        exported.pieces.push_back({chunk->bytes, files_[chunk->serial].descriptor});
+        exported.pieces.push_back({chunk->bytes, files_[chunk->serial].descriptor, chunk->serial});
         total_bytes += chunk->bytes;
     }
     exported.other_bytes = total_bytes - bytes;

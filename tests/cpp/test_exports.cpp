@@ -218,7 +218,7 @@ TEST_CASE("what cannot be exported or imported is refused") {
         other.check_nothing_left();
     }
     CHECK_FALSE(static_cast<bool>(world.allocator->import_block(0, {})));
-    CHECK_FALSE(static_cast<bool>(world.allocator->import_block(7, {{kCard, 0}})));
+    CHECK_FALSE(static_cast<bool>(world.allocator->import_block(7, {{kCard, 0, 0}})));
     const ExportedBlock block = export_from(world, address);
     ExportedBlock wrong = block;
     wrong.pieces.back().bytes += PatternWorld::kPage;

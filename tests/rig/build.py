@@ -14,7 +14,7 @@ _HERE = Path(__file__).resolve().parent
 _FLAGS = ["-std=c++20", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
 _LAST_HEADER = "crt/host_defines.h"  # a wheel of its own: whoever has it has cuda.h too
 _STATE = ["settings.cpp", "calls.cpp", "memory.cpp", "timeline.cpp", "control.cpp"]
-_RUNTIME = ["runtime_memory.cpp", "runtime_streams.cpp"]
+_RUNTIME = ["runtime_memory.cpp", "runtime_streams.cpp", "runtime_sharing.cpp"]
 
 
 @dataclass(frozen=True)

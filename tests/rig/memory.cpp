@@ -28,6 +28,10 @@ struct Mapping {
     std::size_t bytes;
     CUmemGenericAllocationHandle handle;
 };
+struct Allocation {
+    CUmemGenericAllocationHandle handle;
+    int descriptor = -1;  // once another process may have it, until deallocate()
+};
 struct Card {
     int file = -1;
     std::size_t end = 0;  // offsets are never used twice: a stale mapping shows zeros, not data
@@ -41,7 +45,7 @@ struct Memory {
     std::map<CUmemGenericAllocationHandle, Physical> physical;
     std::map<CUdeviceptr, std::size_t> reservations;
     std::map<CUdeviceptr, Mapping> mappings;
-    std::map<CUdeviceptr, CUmemGenericAllocationHandle> allocations;  // made by allocate()
+    std::map<CUdeviceptr, Allocation> allocations;  // made by allocate()
     CUmemGenericAllocationHandle next_handle = 0x1000;
 };
 
@@ -263,7 +267,7 @@ CUresult allocate(int device, std::size_t bytes, CUdeviceptr* address) {
     if (result != CUDA_SUCCESS) { return result; }
     Memory& all = memory();
     const std::lock_guard<std::mutex> lock(all.mutex);
-    all.allocations[*address] = handle;
+    all.allocations[*address] = {handle};
     return CUDA_SUCCESS;
 }
 
@@ -272,11 +276,55 @@ CUresult deallocate(CUdeviceptr address) {
     std::size_t bytes = 0;
     {
         const std::lock_guard<std::mutex> lock(all.mutex);
-        if (all.allocations.erase(address) == 0) { return CUDA_ERROR_INVALID_VALUE; }
+        const auto found = all.allocations.find(address);
+        if (found == all.allocations.end()) { return CUDA_ERROR_INVALID_VALUE; }
+        if (found->second.descriptor >= 0) { close(found->second.descriptor); }
+        all.allocations.erase(found);
         bytes = all.mappings[address].bytes;
     }
     unmap(address, bytes);
     return unreserve(address, bytes);
+}
+
+CUresult export_allocation(CUdeviceptr address, int* descriptor) {
+    Memory& all = memory();
+    CUmemGenericAllocationHandle handle = 0;
+    {
+        const std::lock_guard<std::mutex> lock(all.mutex);
+        const auto found = all.allocations.find(address);
+        if (found == all.allocations.end()) { return CUDA_ERROR_INVALID_VALUE; }
+        *descriptor = found->second.descriptor;
+        handle = found->second.handle;
+    }
+    if (*descriptor >= 0) { return CUDA_SUCCESS; }
+    const CUresult result = export_piece(handle, descriptor);
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    if (result == CUDA_SUCCESS) { all.allocations[address].descriptor = *descriptor; }
+    return result;
+}
+
+CUresult import_allocation(int device, int descriptor, CUdeviceptr* address) {
+    CUmemGenericAllocationHandle handle = 0;
+    CUresult result = import_piece(device, descriptor, &handle);
+    if (result != CUDA_SUCCESS) { return result; }
+    std::size_t bytes = 0;
+    {
+        Memory& all = memory();
+        const std::lock_guard<std::mutex> lock(all.mutex);
+        bytes = all.physical[handle].bytes;
+    }
+    result = reserve(bytes, kPageBytes, address);
+    if (result == CUDA_SUCCESS) { result = map(*address, bytes, handle); }
+    if (result == CUDA_SUCCESS) { result = set_access(*address, bytes, device, true); }
+    release(handle);
+    return result;
+}
+
+CUresult close_import(CUdeviceptr address) {
+    const Owner owner = owner_of(address);
+    if (owner.device < 0 || owner.base != address) { return CUDA_ERROR_INVALID_VALUE; }
+    const CUresult result = unmap(address, owner.bytes);
+    return result == CUDA_SUCCESS ? unreserve(address, owner.bytes) : result;
 }
 
 std::size_t used_bytes(int device) {

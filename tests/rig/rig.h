@@ -23,6 +23,7 @@ struct Settings {
     std::size_t capacity_bytes;  // RIG_CAPACITY_MB, default 16384
     int device_count;            // RIG_DEVICES, default 1
     bool has_mapping;            // RIG_NO_MAPPING=1 hides virtual memory management
+    bool has_export;             // RIG_NO_EXPORT=1 hides file descriptors for memory
 };
 const Settings& settings();
 int& current_device();  // of this thread
@@ -50,6 +51,10 @@ CUresult export_piece(CUmemGenericAllocationHandle handle, int* descriptor);
 CUresult import_piece(int device, int descriptor, CUmemGenericAllocationHandle* handle);
 CUresult allocate(int device, std::size_t bytes, CUdeviceptr* address);
 CUresult deallocate(CUdeviceptr address);
+// The same for whole allocations, as cudaIpc has it. The descriptor is the rig's own.
+CUresult export_allocation(CUdeviceptr address, int* descriptor);
+CUresult import_allocation(int device, int descriptor, CUdeviceptr* address);
+CUresult close_import(CUdeviceptr address);
 std::size_t used_bytes(int device);
 struct Owner {
     int device;  // -1: not device memory

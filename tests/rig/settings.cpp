@@ -17,6 +17,7 @@ const Settings& settings() {
         static_cast<std::size_t>(from_environment("RIG_CAPACITY_MB", 16384)) << 20,
         static_cast<int>(from_environment("RIG_DEVICES", 1)),
         from_environment("RIG_NO_MAPPING", 0) == 0,
+        from_environment("RIG_NO_EXPORT", 0) == 0,
     };
     return kSettings;
 }
@@ -51,6 +52,8 @@ int device_attribute(int attribute) {
             return 0;
         case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
             return settings().has_mapping ? 1 : 0;
+        case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+            return settings().has_export ? 1 : 0;
         case CU_DEVICE_ATTRIBUTE_INTEGRATED:
             return 0;
         case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:

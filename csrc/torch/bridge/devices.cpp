@@ -6,6 +6,7 @@
 
 #include "torch/bridge/bridge_allocator.h"
 #include "torch/bridge/errors.h"
+#include "torch/bridge/ipc.h"
 
 namespace gma::bridge {
 namespace {
@@ -118,11 +119,11 @@ cudaError_t BridgeAllocator::memcpyAsync(void* to, int to_device, const void* fr
 
 cca::ShareableHandle BridgeAllocator::shareIpcHandle(void* pointer) {
     if (late_ && !is_ours(pointer)) { return previous_->shareIpcHandle(pointer); }
-    TORCH_CHECK(false, "sharing is not built yet");
+    return share(core(), pointer);
 }
 
 std::shared_ptr<void> BridgeAllocator::getIpcDevPtr(std::string handle) {
-    return previous_->getIpcDevPtr(std::move(handle));
+    return open(core(), handle);
 }
 
 }  // namespace gma::bridge

@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 
 #include "torch/bridge/install.h"
+#include "torch/bridge/ipc_module.h"
 #include "torch/bridge/torch_version.h"
 
 #ifndef GMA_BRIDGE_SOURCE_ID
@@ -19,4 +20,5 @@ PYBIND11_MODULE(_bridge, module) {
     module.def("allocator", &allocator);
     module.def("install", [] { return install() == Moment::Late ? "late" : "early"; });
     module.def("is_installed", &is_installed);
+    define_sharing(module);
 }
