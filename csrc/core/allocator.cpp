@@ -42,9 +42,10 @@ Result<Address> CoreAllocator::allocate(int device, Bytes bytes, Stream stream) 
     if (bytes == 0) { return Address{0}; }
     if (!usable(device)) [[unlikely]] { return check_device(device); }
     DeviceHeap& heap = heap_of(device);
-    const Address hit = heap.take_small(bytes, stream);
+    const Address hit =
+        bytes <= kSmallMaxBytes ? heap.take_small(bytes, stream) : heap.take_parked(bytes, stream);
     if (hit != 0 && !listeners_.ring.on()) [[likely]] { return hit; }
-    if (bytes >= kMaxRequestBytes) { return too_large(); }
+    if (bytes >= kMaxRequestBytes) [[unlikely]] { return too_large(); }
     Result<Address> address = hit != 0 ? hit : heap.allocate(bytes, stream);
     if (listeners_.ring.on()) [[unlikely]] {
         note_allocation(heap, device, bytes, stream, address);

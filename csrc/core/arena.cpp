@@ -37,6 +37,7 @@ Block* Arena::carve(Block* tile, Address at, Bytes bytes) {
     if (block != tile) { list(tile); }
     if (bytes < block->bytes) { list(split(block, at + bytes)); }
     block->kind = TileKind::Used;
+    block->size_epoch = size_epoch(bytes);
     ++used_count_;
     set_start(at, reinterpret_cast<std::uintptr_t>(block));
     return block;
@@ -149,6 +150,8 @@ void Arena::list(Block* tile) {
         split_bytes_ += tile->split_bytes;
         split_count_ += tile->split_bytes > 0;
         free_.insert(tile);
+        tell_neighbours(tile, true);
+        count_size(tile->bytes);
         if (tile->bytes >= page_bytes_) { roomy_.insert(tile); }
     }
     if (tile->kind == TileKind::Hole) { holes_.insert(tile); }
@@ -159,6 +162,7 @@ void Arena::unlist(Block* tile) {
         split_bytes_ -= tile->split_bytes;
         split_count_ -= tile->split_bytes > 0;
         free_.remove(tile);
+        tell_neighbours(tile, false);
         if (tile->bytes >= page_bytes_) { roomy_.erase(tile); }
     }
     if (tile->kind == TileKind::Hole) { holes_.erase(tile); }
@@ -177,6 +181,11 @@ Bytes Arena::shared_bytes(const Block* tile) const {
         bytes += tile->end() - last->address;
     }
     return bytes;
+}
+
+void Arena::tell_neighbours(const Block* tile, bool is_free) {
+    if (tile->previous != nullptr) { Block::set_flag(tile->previous->free_after, is_free); }
+    if (tile->next != nullptr) { Block::set_flag(tile->next->free_before, is_free); }
 }
 
 // Joins an unlisted tile with listed neighbours of its kind; the result is not listed.

@@ -1,6 +1,7 @@
 // A block is one tile of a segment or arena: a run of addresses in one state.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -29,18 +30,46 @@ struct Block {
     Bytes requested_bytes = 0;
     Block* previous = nullptr;
     Block* next = nullptr;
-    Arena* arena = nullptr;       // paged: the arena it tiles
-    Segment* segment = nullptr;   // split, direct: the driver segment it tiles
-    Slab* slab = nullptr;         // Used, and carved into small objects
-    std::uint64_t freed_at = 0;   // Pending: the arena's free count at its free
-    Bytes split_bytes = 0;        // paged, Free: on chunks that are not idle; as it was listed
-    std::uint32_t pin_count = 0;  // exported: stays where it is
+    Arena* arena = nullptr;        // paged: the arena it tiles
+    Segment* segment = nullptr;    // split, direct: the driver segment it tiles
+    Slab* slab = nullptr;          // Used, and carved into small objects
+    std::uint64_t freed_at = 0;    // Pending: the arena's free count at its free
+    Bytes split_bytes = 0;         // paged, Free: on chunks that are not idle; as it was listed
+    std::uint32_t size_epoch = 0;  // paged, Used: Arena::size_epoch() when it was carved
+    std::uint32_t pin_count = 0;   // exported: stays where it is
     TileKind kind = TileKind::Free;
-    bool recorded = false;            // a stream other than its own was recorded
+    bool recorded = false;     // a stream other than its own was recorded
+    bool parked = false;       // freed, and kept by a thread cache; see is_parked()
+    bool free_before = false;  // paged, Used: the neighbour is Free; see has_free_neighbour()
+    bool free_after = false;
     bool given_while_pinned = false;  // paged: Pending until unpin()
 
     Address end() const { return address + bytes; }
     Stream stream() const;  // that its uses are ordered by
+
+    // A parked block is Used as far as its arena knows. These are written without the device's lock
+    // by the thread that parks the block and takes it again.
+    bool is_parked() const { return load(parked); }
+    // Freed, it would join a neighbour. Kept by the arena, and asked without the device's lock.
+    bool has_free_neighbour() const { return load(free_before) || load(free_after); }
+    static void set_flag(bool& flag, bool value) {
+        std::atomic_ref(flag).store(value, std::memory_order_relaxed);
+    }
+    // Returns what it was: true twice in a row is a double free.
+    bool set_parked(bool value) {
+        return std::atomic_ref(parked).exchange(value, std::memory_order_acq_rel);
+    }
+    Bytes requested() const {
+        return std::atomic_ref(const_cast<Bytes&>(requested_bytes)).load(std::memory_order_relaxed);
+    }
+    void set_requested(Bytes wanted_bytes) {
+        std::atomic_ref(requested_bytes).store(wanted_bytes, std::memory_order_relaxed);
+    }
+
+private:
+    static bool load(const bool& flag) {
+        return std::atomic_ref(const_cast<bool&>(flag)).load(std::memory_order_relaxed);
+    }
 };
 
 // Blocks come from here and keep their addresses for life.

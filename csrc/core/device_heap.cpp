@@ -120,8 +120,8 @@ void DeviceHeap::return_cache(ThreadCache* cache) {
 
 Result<Request> DeviceHeap::request_locked(Bytes bytes, Stream stream) {
     Request request;
-    request.bytes = round_up(std::max(bytes, Bytes{1}), kUnitBytes);
-    if (kind_ == Strategy::Paged) { request.bytes = std::max(request.bytes, Arena::kGranuleBytes); }
+    request.bytes = kind_ == Strategy::Paged ? large_bytes(bytes)
+                                             : round_up(std::max(bytes, Bytes{1}), kUnitBytes);
     request.stream = stream;
     const bool captures = may_capture_locked() && captures_locked(stream);
     request.capturing = captures || capture_count_ > 0;
@@ -129,12 +129,19 @@ Result<Request> DeviceHeap::request_locked(Bytes bytes, Stream stream) {
     if (!routes_.empty()) {
         request.pool = pool_for_locked(stream);
         request.capturing |= others_capture_locked(stream, request.pool);
+        if (strategy_->provides(request.pool)) {
+            request.bytes = round_up(std::max(bytes, Bytes{1}), kUnitBytes);
+        }
     }
-    // To ask a capturing stream for its id would end the capture.
-    if (stream != nullptr && !captures) {
+    // To ask a capturing stream for its id would end the capture: it goes by its handle.
+    if (stream != nullptr && captures) {
+        const auto it = pool_stream_ids_.find(stream);
+        if (it != pool_stream_ids_.end()) { request.stream_id = it->second; }
+    } else if (stream != nullptr) {
         Result<std::uint64_t> id = driver_.stream_id(device_, stream);
         if (!id) { return id.status(); }
         request.stream_id = *id;
+        if (request.pool != PoolId{}) { pool_stream_ids_[stream] = *id; }
     }
     return request;
 }
@@ -163,6 +170,10 @@ PoolId DeviceHeap::pool_for_locked(Stream stream) const {
 }
 
 Result<Address> DeviceHeap::allocate_large(Bytes bytes, Stream stream) {
+    // For what this thread will park; without one nothing is parked.
+    if (small_path_open_.load(std::memory_order_relaxed)) {
+        static_cast<void>(borrow_cache(stream));
+    }
     std::unique_lock lock(lock_);
     flush_own_locked();
     Result<Request> request = request_locked(bytes, stream);
@@ -176,9 +187,16 @@ Result<Address> DeviceHeap::allocate_large(Bytes bytes, Stream stream) {
         block = *obtained;
     }
     if (keep_no_slabs_.load(std::memory_order_relaxed)) { keep_no_slabs_ = false; }
-    block->requested_bytes = bytes;
+    block->set_requested(bytes);
     count_large_locked(block, 1);
+    update_parking_locked();
     return block->address;
+}
+
+void DeviceHeap::update_parking_locked() {
+    const auto parked_at_most = static_cast<std::int64_t>(caches_.size());
+    parking_open_ = small_path_open_.load(std::memory_order_relaxed) &&
+                    (!strategy_->disturbed() || large_live_count_ > parked_at_most);
 }
 
 Status DeviceHeap::finish_small_free(ThreadCache::Freed freed, Slab* slab, Address address,
@@ -202,29 +220,41 @@ Status DeviceHeap::finish_small_free(ThreadCache::Freed freed, Slab* slab, Addre
 Status DeviceHeap::free_large(Address address) {
     std::lock_guard guard(lock_);
     flush_own_locked();
-    return free_large_locked(address, strategy_->find(address));
-}
-
-Status DeviceHeap::free_large_locked(Address address, Block* block) {
-    if (block == nullptr || block->kind != TileKind::Used || block->slab != nullptr) {
+    Block* const block = live_block_locked(address);
+    if (block == nullptr || block->slab != nullptr) {
         return {Code::InvalidValue, "free of a block that is not allocated (freed twice?)"};
     }
+    update_parking_locked();
+    const bool may_park =
+        parking_open_.load(std::memory_order_relaxed) && !block->recorded && block->pin_count == 0;
+    if (!may_park || !park(block)) { finish_large_free_locked(block); }
+    return {};
+}
+
+void DeviceHeap::finish_large_free_locked(Block* block) {
+    block->set_parked(false);
     count_large_locked(block, -1);
-    exports_.end(address);
+    exports_.end(block->address);
     if (block->recorded) {
-        PendingFree pending{block, nullptr, address, block->bytes, 0};
+        PendingFree pending{block, nullptr, block->address, block->bytes, 0};
         const auto defer = deferral_locked();
         Result<bool> complete = pending_.add(pending, defer);
         if (complete && !*complete) {
             strategy_->set_pending(block);
             settle_locked();
-            return {};
+            return;
         }
-        note_completed(address, block->requested_bytes);
+        note_completed(block->address, block->requested());
     }
-    count_active_locked(block->bytes, stat_pool(block->requested_bytes), -1);
+    count_active_locked(block->bytes, stat_pool(block->requested()), -1);
     give_locked(block);
-    return {};
+}
+
+// Allocated as far as callers know.
+Block* DeviceHeap::live_block_locked(Address address) {
+    Block* const block = strategy_->find(address);
+    const bool live = block != nullptr && block->kind == TileKind::Used && !block->is_parked();
+    return live ? block : nullptr;
 }
 
 Status DeviceHeap::free_recorded_object(Slab* slab, Address address) {
@@ -319,8 +349,8 @@ Status DeviceHeap::record_stream(Address address, std::uintptr_t tagged, Stream 
         if (!pending_.recorded(address)) { slab->cache->clear_recorded(slab, address); }
         return status;
     }
-    Block* block = strategy_->find(address);
-    if (block == nullptr || block->kind != TileKind::Used) {
+    Block* block = live_block_locked(address);
+    if (block == nullptr) {
         return {Code::InvalidValue, "record_stream of a block that is not allocated"};
     }
     if (block->stream() == stream) { return {}; }

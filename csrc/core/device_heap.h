@@ -8,12 +8,14 @@
 // Order of locks: the heap's, then a thread cache's. No driver call is made under a cache's lock.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "core/address_map.h"
@@ -47,6 +49,13 @@ public:
         if (cache->flush_due()) [[unlikely]] { flush(*cache); }
         return address;
     }
+    // The block that this thread freed last, if it fits exactly; see Note [Parked blocks].
+    Address take_parked(Bytes bytes, Stream stream) {
+        if (!parking_open_.load(std::memory_order_relaxed)) { return 0; }
+        ThreadCache* cache = find_thread_cache(id_, stream);
+        if (cache == nullptr) [[unlikely]] { return 0; }
+        return cache->take_parked(large_bytes(bytes), bytes);
+    }
     Result<Address> allocate(Bytes bytes, Stream stream);
     // `tagged` is what the address map found: a slab (bit 0), a block, or 0.
     Status free(Address address, std::uintptr_t tagged) {
@@ -56,6 +65,13 @@ public:
             const ThreadCache::Freed freed = slab->cache->put(slab, address, emptied);
             if (freed == ThreadCache::Freed::Kept) [[likely]] { return {}; }
             return finish_small_free(freed, slab, address, emptied);
+        }
+        if (tagged != 0 && parking_open_.load(std::memory_order_relaxed)) [[likely]] {
+            auto* block = reinterpret_cast<Block*>(tagged);
+            if (block->address == address && block->pin_count == 0 && !block->recorded &&
+                park(block)) [[likely]] {
+                return {};
+            }
         }
         return free_large(address);
     }
@@ -157,8 +173,27 @@ private:
     Status fall_back_to_split_locked(const Status& why);
 
     Status finish_small_free(ThreadCache::Freed freed, Slab* slab, Address address, Slab* emptied);
+    // What a large request takes of its arena.
+    static Bytes large_bytes(Bytes bytes) {
+        return std::max(round_up(bytes, kUnitBytes), Arena::kGranuleBytes);
+    }
+    // Only memory of the default pool, whose stream the thread knows.
+    bool park(Block* block) {
+        if (block->has_free_neighbour()) { return false; }
+        const ArenaKey& key = block->arena->key();
+        if (key.pool != PoolId{}) { return false; }
+        ThreadCache* cache = find_thread_cache(id_, key.stream);
+        if (cache == nullptr || cache->key().stream_id != key.stream_id) { return false; }
+        if (block->set_parked(true)) [[unlikely]] { return false; }  // freed twice
+        if (cache->park(block)) [[likely]] { return true; }
+        block->set_parked(false);
+        return false;
+    }
+    void update_parking_locked();
+    void finish_large_free_locked(Block* block);
+    void count_retaken_locked(const CacheDelta& delta);
     Status free_large(Address address);
-    Status free_large_locked(Address address, Block* block);
+    Block* live_block_locked(Address address);
     Status free_recorded_object(Slab* slab, Address address);
     bool live_object_locked(const Slab* slab, Address address) const;
     void complete_locked(const std::vector<PendingFree>& done);
@@ -197,7 +232,12 @@ private:
     std::multimap<Address, Block*> pins_;  // one entry for each pin
     Exports exports_{driver_, device_};
     std::vector<Stream> pool_streams_;  // that have used a pool since the first route was begun
+    std::unordered_map<Stream, std::uint64_t> pool_stream_ids_;  // as last asked, for captures
     std::atomic<bool> has_pools_{false};
+    // Parking is closed while chunks are away from home and so few blocks are left that the last
+    // one may be parked: nobody would see that nothing is live (Note [Homes]).
+    std::atomic<bool> parking_open_{false};
+    std::int64_t large_live_count_ = 0;         // parked ones among them
     std::atomic<bool> small_path_open_{false};  // slabs in use and no route begun
     // Only small objects are left of memory that has moved: their slabs are not kept when empty.
     std::atomic<bool> keep_no_slabs_{false};

@@ -62,7 +62,7 @@ Status DeviceHeap::pin(Address address, std::uintptr_t tagged, Pin change) {
 
 // The block that is or holds what was allocated at `address`; nullptr if nothing was.
 Block* DeviceHeap::block_locked(Address address, std::uintptr_t tagged) {
-    if ((tagged & 1) == 0) { return strategy_->find(address); }
+    if ((tagged & 1) == 0) { return live_block_locked(address); }
     const auto* slab = reinterpret_cast<Slab*>(tagged - 1);
     return live_object_locked(slab, address) ? slab->block : nullptr;
 }

@@ -12,25 +12,28 @@ void add(PooledGauge& gauge, StatPool pool, std::int64_t amount) {
     gauge[static_cast<std::size_t>(pool)].add(amount);
 }
 
-void apply(PooledGauge& gauge, const SmallDelta::Sum& sum) {
+void apply_to(Gauge& gauge, const CacheDelta::Sum& sum) {
+    gauge.peak = std::max(gauge.peak, gauge.current + sum.peak);
+    gauge.current += sum.net();
+    gauge.allocated += sum.in;
+    gauge.freed += sum.out;
+}
+
+void apply(PooledGauge& gauge, const CacheDelta::Sum& sum) {
     for (StatPool pool : {StatPool::All, StatPool::Small}) {
-        Gauge& one = gauge[static_cast<std::size_t>(pool)];
-        one.peak = std::max(one.peak, one.current + sum.peak);
-        one.current += sum.net();
-        one.allocated += sum.in;
-        one.freed += sum.out;
+        apply_to(gauge[static_cast<std::size_t>(pool)], sum);
     }
 }
 
 }  // namespace
 
 void DeviceHeap::count_large_locked(const Block* block, int sign) {
-    const StatPool pool = stat_pool(block->requested_bytes);
+    const StatPool pool = stat_pool(block->requested());
+    large_live_count_ += sign;
     const auto bytes = static_cast<std::int64_t>(block->bytes) * sign;
     add(statistics_.allocation, pool, sign);
     add(statistics_.allocated_bytes, pool, bytes);
-    add(statistics_.requested_bytes, pool,
-        static_cast<std::int64_t>(block->requested_bytes) * sign);
+    add(statistics_.requested_bytes, pool, static_cast<std::int64_t>(block->requested()) * sign);
     if (sign > 0) { count_active_locked(block->bytes, pool, 1); }
 }
 
@@ -53,13 +56,36 @@ void DeviceHeap::flush(ThreadCache& cache) {
 }
 
 void DeviceHeap::flush_locked(ThreadCache& cache) {
-    const SmallDelta delta = cache.take_delta();
+    Block* const parked = cache.unpark();
+    const CacheDelta delta = cache.take_delta();
+    if (delta.has_retaken) { count_retaken_locked(delta); }
+    // It was parked before the small objects of this delta came and went.
+    if (parked != nullptr) { finish_large_free_locked(parked); }
     if (delta.count.in == 0 && delta.count.out == 0) { return; }
     apply(statistics_.allocation, delta.count);
     apply(statistics_.allocated_bytes, delta.bytes);
     apply(statistics_.requested_bytes, delta.requested_bytes);
     apply(statistics_.active, delta.count);
     apply(statistics_.active_bytes, delta.bytes);
+}
+
+// Blocks that were parked and taken again: freed and allocated, at no change of what is held.
+void DeviceHeap::count_retaken_locked(const CacheDelta& delta) {
+    for (StatPool pool : {StatPool::Small, StatPool::Large}) {
+        const auto& retaken = delta.retaken[static_cast<std::size_t>(pool)];
+        if (retaken.count == 0) { continue; }
+        for (std::size_t i : {std::size_t{0}, static_cast<std::size_t>(pool)}) {
+            auto turn_over = [&](PooledGauge& gauge, std::int64_t amount) {
+                gauge[i].allocated += amount;
+                gauge[i].freed += amount;
+            };
+            turn_over(statistics_.allocation, retaken.count);
+            turn_over(statistics_.active, retaken.count);
+            turn_over(statistics_.allocated_bytes, retaken.bytes);
+            turn_over(statistics_.active_bytes, retaken.bytes);
+            apply_to(statistics_.requested_bytes[i], retaken.requested_bytes);
+        }
+    }
 }
 
 // A thread's own small blocks are counted before its next large one, so that with one thread the

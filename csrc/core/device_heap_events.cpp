@@ -23,9 +23,9 @@ std::optional<TraceRecord> DeviceHeap::describe(Address address, std::uintptr_t 
         return record;
     }
     const std::lock_guard guard(lock_);
-    const Block* block = strategy_->find(address);
-    if (block == nullptr || block->kind != TileKind::Used) { return std::nullopt; }
-    record.bytes = block->requested_bytes;
+    const Block* block = live_block_locked(address);
+    if (block == nullptr) { return std::nullopt; }
+    record.bytes = block->requested();
     record.stream = reinterpret_cast<std::uintptr_t>(block->stream());
     const PoolId pool = block->arena != nullptr ? block->arena->key().pool : block->segment->pool;
     record.pool_first = static_cast<std::uint32_t>(pool.first);

@@ -106,10 +106,17 @@ ThreadCache::ObjectInfo ThreadCache::info(const Slab* slab, Address address) {
             Slab::test(slab->recorded_bits, index)};
 }
 
-SmallDelta ThreadCache::take_delta() {
+Block* ThreadCache::unpark() {
+    if (parked_bytes_.load(std::memory_order_relaxed) == 0) { return nullptr; }
+    std::lock_guard guard(lock_);
+    parked_bytes_.store(0, std::memory_order_relaxed);
+    return std::exchange(parked_, nullptr);
+}
+
+CacheDelta ThreadCache::take_delta() {
     std::lock_guard guard(lock_);
     flush_due_.store(false, std::memory_order_relaxed);
-    return std::exchange(delta_, SmallDelta{});
+    return std::exchange(delta_, CacheDelta{});
 }
 
 }  // namespace gma

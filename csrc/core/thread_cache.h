@@ -6,6 +6,7 @@
 // while it is held.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -16,11 +17,12 @@
 #include "core/arena.h"
 #include "core/slab.h"
 #include "core/spin_lock.h"
+#include "core/statistics.h"
 
 namespace gma {
 
 // What happened since the last flush into the device's statistics.
-struct SmallDelta {
+struct CacheDelta {
     struct Sum {
         std::int64_t in = 0, out = 0, peak = 0;
         void add(std::int64_t amount) {
@@ -30,7 +32,13 @@ struct SmallDelta {
         void subtract(std::int64_t amount) { out += amount; }
         std::int64_t net() const { return in - out; }
     };
-    Sum count, bytes, requested_bytes;
+    Sum count, bytes, requested_bytes;  // small objects
+    struct Retaken {
+        std::int64_t count = 0, bytes = 0;
+        Sum requested_bytes;
+    };
+    std::array<Retaken, 3> retaken;  // parked blocks, by StatPool: freed and allocated again
+    bool has_retaken = false;
 };
 
 class ThreadCache {
@@ -70,7 +78,20 @@ public:
     };
     ObjectInfo info(const Slab* slab, Address address);
 
-    SmallDelta take_delta();
+    // Note [Parked blocks]. A large block that this thread frees is not given back at once: it is
+    // parked, and the next request of its size on its stream gets it again, without the device's
+    // lock. That is done only where the search would find the same place: the block would not join
+    // a neighbour, and no lower tile of its size has come up since it was carved. At most one is
+    // parked in a cache, and every look at the device as a whole (a request that the thread does
+    // not serve itself, statistics, trimming) gives it back first.
+    // false: another one is parked, or small objects are to be counted before.
+    bool park(Block* block);
+    // The parked block if it has exactly this size, else 0.
+    Address take_parked(Bytes bytes, Bytes requested_bytes);
+    // Takes the parked block out, for the heap to give back.
+    Block* unpark();
+
+    CacheDelta take_delta();
     bool flush_due() const { return flush_due_.load(std::memory_order_relaxed); }
     template <class Visit>
     void for_each_slab(Visit&& visit) {
@@ -93,6 +114,10 @@ private:
     bool stays_empty(const Bin& bin, const Slab* slab) const {
         return slab == bin.current && !keep_none_.load(std::memory_order_relaxed);
     }
+    static bool stays_best(const Block& block) {
+        return !block.has_free_neighbour() &&
+               block.arena->size_epoch(block.bytes) == block.size_epoch;
+    }
     void count_free(const Slab* slab, std::uint32_t index) {
         delta_.count.subtract(1);
         delta_.bytes.subtract(slab->object_bytes);
@@ -106,7 +131,9 @@ private:
     const ArenaKey key_;
     const std::atomic<bool>& keep_none_;
     SpinLock lock_;
-    SmallDelta delta_;
+    CacheDelta delta_;
+    std::atomic<Bytes> parked_bytes_{0};  // of parked_, so that others can be asked without a lock
+    Block* parked_ = nullptr;
     std::atomic<bool> flush_due_{false};
     std::array<Bin, kClassCount> bins_;
 };
@@ -144,6 +171,34 @@ inline ThreadCache::Freed ThreadCache::put(Slab* slab, Address address, Slab*& e
         flush_due_.store(true, std::memory_order_relaxed);
     }
     return return_object(slab, index, emptied);
+}
+
+inline bool ThreadCache::park(Block* block) {
+    std::lock_guard guard(lock_);
+    if (parked_ != nullptr || delta_.count.in != 0 || delta_.count.out != 0) { return false; }
+    parked_ = block;
+    parked_bytes_.store(block->bytes, std::memory_order_relaxed);
+    return true;
+}
+
+inline Address ThreadCache::take_parked(Bytes bytes, Bytes requested_bytes) {
+    if (parked_bytes_.load(std::memory_order_relaxed) != bytes) { return 0; }
+    std::lock_guard guard(lock_);
+    Block* const block = parked_;
+    if (block == nullptr || block->bytes != bytes || !stays_best(*block)) { return 0; }
+    const StatPool pool = stat_pool(requested_bytes);
+    if (pool != stat_pool(block->requested_bytes)) { return 0; }
+    parked_ = nullptr;
+    parked_bytes_.store(0, std::memory_order_relaxed);
+    CacheDelta::Retaken& retaken = delta_.retaken[static_cast<std::size_t>(pool)];
+    ++retaken.count;
+    retaken.bytes += static_cast<std::int64_t>(bytes);
+    retaken.requested_bytes.subtract(static_cast<std::int64_t>(block->requested_bytes));
+    retaken.requested_bytes.add(static_cast<std::int64_t>(requested_bytes));
+    delta_.has_retaken = true;
+    block->set_requested(requested_bytes);
+    block->set_parked(false);
+    return block->address;
 }
 
 inline ThreadCache::Freed ThreadCache::return_object(Slab* slab, std::uint32_t index,

@@ -137,7 +137,7 @@ TEST_CASE("deltas sum up what happened, and are taken once") {
     fixture.take(4096);
     CHECK(fixture.cache.requested_bytes(slab, first) == 1000);
     CHECK(fixture.put(slab, first) == Freed::Kept);
-    const SmallDelta delta = fixture.cache.take_delta();
+    const CacheDelta delta = fixture.cache.take_delta();
     CHECK(delta.count.in == 2);
     CHECK(delta.count.out == 1);
     CHECK(delta.count.peak == 2);
