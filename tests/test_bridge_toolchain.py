@@ -236,7 +236,9 @@ def test_places_are_asked_in_order(places: Machine, monkeypatch: pytest.MonkeyPa
     for name in ("CUDA_PATH", "CUDA_HOME"):
         places.toolkit(name)
         monkeypatch.setenv(name, str(places.folder / name))
-        assert cuda_places.find(places.torch).place.startswith(f"{name} (")
+        found = cuda_places.find(places.torch)
+        assert found.place.startswith(f"{name} (")
+        assert found.runtime.parent.parent.name == "cu13"
 
 
 def test_another_major_version_is_refused_and_named(
