@@ -38,7 +38,7 @@ def _answer(todo: Any, done: Any) -> bool:
         return True
     if item is None:
         return False
-    done.put([tensor.detach().cpu() for tensor in item])
+    done.put([tensor.tolist() for tensor in item])  # CPU tensors would open files meanwhile
     with torch.no_grad():
         for tensor in item:
             tensor.copy_(torch.full(tensor.shape, 7, dtype=tensor.dtype))
