@@ -1,7 +1,7 @@
 """A compiler that takes no time: `python fake_compiler.py ...` writes files and notes its calls.
 
-FAKE_CALLS names the file of notes, FAKE_FAIL a source that does not compile, FAKE_SECONDS how long
-each compilation takes, FAKE_MACROS what the compiler says it is.
+FAKE_CALLS names the file of notes, FAKE_FAIL a source that does not compile, FAKE_SAYS what is said
+of it, FAKE_SECONDS how long each compilation takes, FAKE_MACROS what the compiler says it is.
 """
 
 import json
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
     note(source.name)
     time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
     if source.name == os.environ.get("FAKE_FAIL"):
-        print(f"{source}:7:1: error: no such luck")
+        print(os.environ.get("FAKE_SAYS", f"{source}:7:1: error: no such luck"))
         return 1
     output.write_bytes(literal(source) if source.name == "stamp.cpp" else source.read_bytes())
     return 0

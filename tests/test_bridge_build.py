@@ -163,8 +163,20 @@ def test_it_is_found_where_the_package_was_installed_with_it(
     built = obtain.build_in(folder, made, is_checked=False, tell=lambda _: None)
     monkeypatch.setenv("CXX", "/nowhere/g++")
     assert obtain.obtain(bench.facts) == built
-    with pytest.raises(BridgeError, match="cannot be run"):  # that one is of another torch
-        obtain.obtain(replace(bench.facts, version="2.15.0+cu132"))
+
+
+def test_an_installed_one_of_another_torch_is_named_and_left(
+    bench: Bench, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = obtain.PACKAGE / "bridge" / "built"
+    folder.mkdir(parents=True)
+    other = obtain.recipe(replace(bench.facts, version="2.13.0+cu130"))
+    obtain.build_in(folder, other, is_checked=False, tell=lambda _: None)
+    bench.calls()
+    assert obtain.obtain(bench.facts).module.is_relative_to(bench.cache)
+    assert bench.calls() == UNITS
+    first, _ = capfd.readouterr().err.splitlines()
+    assert first.endswith("is for torch 2.13.0+cu130, and this is torch 2.14.1+cu130")
 
 
 PREBUILD = """
@@ -385,6 +397,26 @@ def test_a_failed_build_names_the_log_and_is_not_repeated(
         obtain.obtain(bench.facts)
     assert obtain.obtain(bench.facts, retry=True).module.is_file()
     assert not (log.parent / "failed.json").exists()
+
+
+def test_a_lack_of_memory_may_pass(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_FAIL", "one.cpp")
+    monkeypatch.setenv("FAKE_SAYS", "fatal error: Killed signal terminated program cc1plus")
+    with pytest.raises(BridgeError, match="Killed"):
+        obtain.obtain(bench.facts)
+    monkeypatch.delenv("FAKE_FAIL")
+    assert obtain.obtain(bench.facts).module.is_file()
+
+
+def test_a_cache_that_cannot_be_written_is_a_bridge_error(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache.Entry, "publish", full)
+    with pytest.raises(BridgeError, match=r"No space left on device(.|\n)*GPUMEM_ALLOC_CACHE"):
+        obtain.obtain(bench.facts)
 
 
 def test_status_knows_of_a_failed_build(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

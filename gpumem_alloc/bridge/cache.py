@@ -125,6 +125,12 @@ def shipped(package: Path, entry_name: str) -> Entry:
     return Entry(package / "bridge" / "built" / entry_name, is_checked=False)
 
 
+def shipped_for(package: Path) -> set[str]:
+    """Which versions of torch the bridges that came with the package were built for."""
+    modules = (package / "bridge" / "built").glob(f"*/{build.module_name()}")
+    return {stamp.torch for stamp in map(stamps.read, modules) if stamp is not None}
+
+
 def folders() -> list[Path]:
     """Where bridges may be kept, best first. The last one is made to fit by writable_folder()."""
     roots = [Path(os.environ[ENVIRONMENT]).absolute()] if os.environ.get(ENVIRONMENT) else []

@@ -77,7 +77,16 @@ def obtain(
     module, _ = present(made)
     if module is not None and not force:
         return Bridge(module, made)
-    return build_in(cache.writable_folder(), made, force=force, retry=retry, tell=tell)
+    for other in cache.shipped_for(PACKAGE) - {facts.version}:
+        tell(f"the installed bridge is for torch {other}, and this is torch {facts.version}")
+    try:
+        return build_in(cache.writable_folder(), made, force=force, retry=retry, tell=tell)
+    except OSError as error:
+        raise BridgeError(
+            f"the bridge to torch {facts.version} could not be written.",
+            f"{error}.",
+            f"Set {cache.ENVIRONMENT} to a folder with room (a bridge is about 2 MB).",
+        ) from None
 
 
 def build_in(
@@ -115,8 +124,9 @@ def _build(entry: Entry, made: Recipe, tools: Toolchain) -> None:
         try:
             build.build(made, tools, target, entry.log)
         except BridgeError as error:
-            failure = {"tools": tools.identity, "error": [error.what, error.why, error.fix]}
-            entry.failure.write_text(json.dumps(failure))
+            if not error.may_pass:
+                failure = {"tools": tools.identity, "error": [error.what, error.why, error.fix]}
+                entry.failure.write_text(json.dumps(failure))
             raise
         details = {
             "torch": made.facts.version,
