@@ -234,7 +234,7 @@ Status DeviceHeap::free_large(Address address) {
 void DeviceHeap::finish_large_free_locked(Block* block) {
     block->set_parked(false);
     count_large_locked(block, -1);
-    exports_.end(block->address);
+    if (exports_.end(block->address)) { strategy_->unpin(block); }
     if (block->recorded) {
         PendingFree pending{block, nullptr, block->address, block->bytes, 0};
         const auto defer = deferral_locked();

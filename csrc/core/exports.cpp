@@ -52,11 +52,12 @@ Status Exports::open_files(const std::vector<const Chunk*>& chunks) {
     return {};
 }
 
-void Exports::close_block(Address address) {
+bool Exports::close_block(Address address) {
     auto node = blocks_.extract(address);
-    if (node.empty()) { return; }
+    if (node.empty()) { return false; }
     for (const std::uint64_t serial : node.mapped()) { --files_[serial].block_count; }
     close_unused(node.mapped());
+    return true;
 }
 
 void Exports::close_unused(const Serials& serials) {

@@ -27,10 +27,9 @@ public:
     // Exports [address, + bytes) of the arena, where a block or a small object lies. Again: the
     // same descriptors.
     Result<ExportedBlock> add(Address address, Bytes bytes, const Arena& arena);
-    // The block at `address`, exported or not, was freed.
-    void end(Address address) {
-        if (!blocks_.empty()) { close_block(address); }
-    }
+    bool contains(Address address) const { return blocks_.contains(address); }
+    // The block at `address` was freed. Returns whether it was exported.
+    bool end(Address address) { return !blocks_.empty() && close_block(address); }
     std::size_t descriptor_count() const { return files_.size(); }
 
 private:
@@ -40,7 +39,7 @@ private:
     };
     using Serials = std::vector<std::uint64_t>;
 
-    void close_block(Address address);
+    bool close_block(Address address);
     Status open_files(const std::vector<const Chunk*>& chunks);
     void close_unused(const Serials& serials);
 
