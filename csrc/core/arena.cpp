@@ -38,6 +38,7 @@ Block* Arena::carve(Block* tile, Address at, Bytes bytes) {
     if (bytes < block->bytes) { list(split(block, at + bytes)); }
     block->kind = TileKind::Used;
     block->size_epoch = size_epoch(bytes);
+    block->retake_count = 0;
     ++used_count_;
     set_start(at, reinterpret_cast<std::uintptr_t>(block));
     return block;
@@ -148,6 +149,7 @@ void Arena::list(Block* tile) {
     if (tile->kind == TileKind::Free) {
         tile->split_bytes = shared_bytes(tile);
         split_bytes_ += tile->split_bytes;
+        free_bytes_ += tile->bytes;
         split_count_ += tile->split_bytes > 0;
         free_.insert(tile);
         tell_neighbours(tile, true);
@@ -160,6 +162,7 @@ void Arena::list(Block* tile) {
 void Arena::unlist(Block* tile) {
     if (tile->kind == TileKind::Free) {
         split_bytes_ -= tile->split_bytes;
+        free_bytes_ -= tile->bytes;
         split_count_ -= tile->split_bytes > 0;
         free_.remove(tile);
         tell_neighbours(tile, false);

@@ -55,6 +55,7 @@ public:
     // The Free blocks that lie on chunks which other blocks use too, and their bytes there.
     std::int64_t split_count() const { return split_count_; }
     Bytes split_bytes() const { return split_bytes_; }
+    Bytes free_bytes() const { return free_bytes_; }
     bool contains(Address address) const { return address - base_ < bytes_; }
     // The tile that holds `address`: O(tiles) where no index has it.
     Block* tile_at(Address address) const;
@@ -140,6 +141,7 @@ private:
     Bytes mapped_bytes_ = 0;
     std::int64_t split_count_ = 0;
     Bytes split_bytes_ = 0;
+    Bytes free_bytes_ = 0;
     FreeIndex free_;
     ByAddress roomy_;
     ByAddress holes_;

@@ -179,7 +179,7 @@ private:
     }
     // Only memory of the default pool, whose stream the thread knows.
     bool park(Block* block) {
-        if (block->has_free_neighbour()) { return false; }
+        if (block->arena == nullptr) { return false; }  // a pool's, from its provider
         const ArenaKey& key = block->arena->key();
         if (key.pool != PoolId{}) { return false; }
         ThreadCache* cache = find_thread_cache(id_, key.stream);

@@ -80,10 +80,10 @@ public:
 
     // Note [Parked blocks]. A large block that this thread frees is not given back at once: it is
     // parked, and the next request of its size on its stream gets it again, without the device's
-    // lock. That is done only where the search would find the same place: the block would not join
-    // a neighbour, and no lower tile of its size has come up since it was carved. At most one is
-    // parked in a cache, and every look at the device as a whole (a request that the thread does
-    // not serve itself, statistics, trimming) gives it back first.
+    // lock. The search would find the same place, or as good a one: no lower tile of its size has
+    // come up since the block was carved. At most one is parked in a cache, and every look at the
+    // device as a whole (a request that the thread does not serve itself, statistics, trimming)
+    // gives it back first.
     // false: another one is parked, or small objects are to be counted before.
     bool park(Block* block);
     // The parked block if it has exactly this size, else 0.
@@ -114,9 +114,12 @@ private:
     bool stays_empty(const Bin& bin, const Slab* slab) const {
         return slab == bin.current && !keep_none_.load(std::memory_order_relaxed);
     }
-    static bool stays_best(const Block& block) {
-        return !block.has_free_neighbour() &&
-               block.arena->size_epoch(block.bytes) == block.size_epoch;
+    // Beside a free neighbour the search could find another place, and the block would keep the two
+    // from being one for ever: after so many times the search has its way.
+    static constexpr std::uint32_t kMaxRetakes = 32;
+    static bool stays_best(Block& block) {
+        if (block.arena->size_epoch(block.bytes) != block.size_epoch) { return false; }
+        return !block.has_free_neighbour() || ++block.retake_count < kMaxRetakes;
     }
     void count_free(const Slab* slab, std::uint32_t index) {
         delta_.count.subtract(1);

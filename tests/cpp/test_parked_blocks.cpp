@@ -85,13 +85,35 @@ TEST_CASE("what another thread has parked serves a request before the card is as
     world.check_nothing_left();
 }
 
-TEST_CASE("a block with a free neighbour joins it at once") {
+TEST_CASE("a parked block joins its neighbour for a request that needs both") {
     ParkedWorld world;
     REQUIRE(world.free(world.row[0]).ok());
     REQUIRE(world.free(world.row[1]).ok());
     const Address both = world.allocate(2 * kBytes, kStream);
     CHECK(both == world.row[0]);
     REQUIRE(world.free(both).ok());
+    REQUIRE(world.free(world.row[2]).ok());
+    world.check_nothing_left();
+}
+
+TEST_CASE("beside a free neighbour a block is taken again only so many times") {
+    ParkedWorld world;
+    REQUIRE(world.free(world.row[0]).ok());
+    const Address filler = world.allocate(kBytes / 2, kStream);  // unparks the first
+    REQUIRE(filler == world.row[0]);
+    int same_place_count = 0;
+    Address at = world.row[1];
+    for (int round = 0; round < 100; ++round) {
+        REQUIRE(world.free(at).ok());
+        const Address next = world.allocate(kBytes, kStream);
+        same_place_count += next == at;
+        at = next;
+    }
+    CHECK(same_place_count >= 90);
+    CHECK(at != world.row[1]);  // the search has found the place that joins both
+    world.row[1] = at;
+    REQUIRE(world.free(filler).ok());
+    REQUIRE(world.free(world.row[1]).ok());
     REQUIRE(world.free(world.row[2]).ok());
     world.check_nothing_left();
 }
