@@ -52,6 +52,8 @@ def exclusive_pages(device: Any = None) -> Iterator[None]:
 
 def install() -> None:
     """Let torch.multiprocessing send our tensors by rebuild_cuda_tensor() below. Once a process."""
+    from multiprocessing.reduction import ForkingPickler
+
     import torch
     from torch.multiprocessing import reductions
 
@@ -67,7 +69,7 @@ def install() -> None:
     reductions.reduce_tensor = reduce_tensor
     kinds = [torch.Tensor, torch.nn.parameter.Parameter, *torch._tensor_classes]
     for kind in kinds:
-        reductions.reduction.register(kind, reduce_tensor)
+        ForkingPickler.register(kind, reduce_tensor)
 
 
 def _reduced(reduced: Any, theirs: Callable[..., Any]) -> Any:
