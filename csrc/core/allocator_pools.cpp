@@ -59,8 +59,29 @@ Result<std::vector<PoolBlock>> CoreAllocator::pool_state(int device, PoolId pool
 Result<PoolChange> CoreAllocator::restore_pool(int device, PoolId pool,
                                                const std::vector<PoolBlock>& state) {
     GMA_AUDITED_CALL;
-    return ask<Result<PoolChange>>(
-        device, [&](DeviceHeap& heap) { return heap.restore_pool(pool, state); });
+    return ask<Result<PoolChange>>(device, [&](DeviceHeap& heap) -> Result<PoolChange> {
+        if (!listeners_.ring.on()) { return heap.restore_pool(pool, state); }
+        const Result<std::vector<PoolBlock>> before = heap.pool_state(pool);
+        Result<PoolChange> change = heap.restore_pool(pool, state);
+        if (!change || !before) { return change; }
+        note_blocks(device, pool, *before, Action::Free);
+        note_blocks(device, pool, state, Action::Alloc);
+        return change;
+    });
+}
+
+void CoreAllocator::note_blocks(int device, PoolId pool, const std::vector<PoolBlock>& blocks,
+                                Action action) {
+    for (const PoolBlock& block : blocks) {
+        TraceRecord record;
+        record.action = action;
+        record.device = static_cast<std::int16_t>(device);
+        record.address = block.address;
+        record.bytes = block.requested_bytes;
+        record.pool_first = static_cast<std::uint32_t>(pool.first);
+        record.pool_second = static_cast<std::uint32_t>(pool.second);
+        listeners_.ring.add(record);
+    }
 }
 
 void CoreAllocator::begin_capture(int device) {

@@ -98,6 +98,7 @@ private:
         return question(heap_of(device));
     }
     DeviceHeap& heap_of(int device) { return *heaps_[static_cast<std::size_t>(device)]; }
+    void note_blocks(int device, PoolId pool, const std::vector<PoolBlock>& blocks, Action action);
     void note_allocation(DeviceHeap& heap, int device, Bytes bytes, Stream stream,
                          const Result<Address>& address);
 

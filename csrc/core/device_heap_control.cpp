@@ -108,20 +108,17 @@ Status DeviceHeap::set_limit(Bytes limit_bytes) {
     return given.status();
 }
 
-// What the card has free within the limit, and what we hold and nobody uses: it moves to where it
-// is needed.
+// What the card has free within the limit, and what we hold idle: it moves to where it is needed,
+// or is given back for a new segment. Frees that still wait for streams are not counted.
 Bytes DeviceHeap::largest_available_bytes() {
     std::lock_guard guard(lock_);
+    if (!may_capture_locked()) { poll_locked(); }
     drain_caches_locked();
     const Bytes held = strategy_->reserved_bytes();
-    const Bytes used = strategy_->used_bytes();
     Result<CardMemory> card = driver_.card_memory(device_);
     const Bytes growth =
         std::min(card ? card->free_bytes : 0, limit_bytes_ - std::min(held, limit_bytes_));
-    const Bytes idle =
-        kind_ == Strategy::Paged ? held - std::min(used, held) : strategy_->largest_free_bytes();
-    return std::max(strategy_->largest_free_bytes(),
-                    growth + (kind_ == Strategy::Paged ? idle : 0));
+    return strategy_->available_bytes(growth);
 }
 
 Bytes DeviceHeap::limit() {

@@ -143,6 +143,7 @@ Status DeviceHeap::fill_place_locked(const Request& request) {
     for (int step = 0; step < kEffortCount; ++step) {
         const auto effort = static_cast<Effort>(step);
         if (request.capturing && effort == Effort::HostWait) { break; }
+        if (effort == Effort::Limit) { drain_caches_locked(); }
         Result<bool> filled = strategy_->fill_place(request, effort);
         if (filled && !*filled) { continue; }
         if (filled || filled.status().code() != Code::OutOfMemory) {

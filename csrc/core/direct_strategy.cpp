@@ -112,7 +112,9 @@ void DirectStrategy::release_pool(PoolId pool) {
 
 Bytes DirectStrategy::largest_free_bytes() const {
     Bytes largest = 0;
-    for (const Segment* segment : idle_) { largest = std::max(largest, segment->bytes); }
+    for (const Segment* segment : idle_) {
+        if (segment->shared()) { largest = std::max(largest, segment->bytes); }
+    }
     return largest;
 }
 

@@ -44,6 +44,9 @@ public:
     Bytes reserved_bytes() const override { return store_.reserved_bytes(); }
     Bytes used_bytes() const override { return store_.used_bytes(); }
     Bytes largest_free_bytes() const override;
+    Bytes available_bytes(Bytes growth_bytes) const override {
+        return round_down(growth_bytes + store_.idle_bytes(), kUnitBytes);
+    }
     StrategyCounters counters() const override { return store_.counters(); }
     void snapshot(std::vector<SegmentInfo>& segments) const override { store_.snapshot(segments); }
     Status audit() const override { return store_.audit(idle_.size()); }

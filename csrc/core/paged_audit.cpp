@@ -81,11 +81,16 @@ Status PagedStrategy::audit_counts(const StreamArena& owner) const {
     const Arena& arena = owner.arena;
     std::int64_t split_count = 0;
     Bytes split_bytes = 0;
+    Bytes free_bytes = 0;
     for (const Block* tile : arena.free_blocks().blocks()) {
+        free_bytes += tile->bytes;
         Bytes idle = 0;
         arena.for_each_idle_chunk(tile, [&](const Chunk* chunk) { idle += chunk->bytes; });
         split_bytes += tile->bytes - idle;
         split_count += tile->bytes > idle;
+    }
+    if (free_bytes != arena.free_bytes()) {
+        return broken("free bytes are counted", arena.free_bytes(), free_bytes);
     }
     if (split_bytes != arena.split_bytes()) {
         return broken("free bytes on chunks in use are counted", arena.split_bytes(), split_bytes);
@@ -133,9 +138,21 @@ Status PagedStrategy::audit() const {
 Bytes PagedStrategy::largest_free_bytes() const {
     Bytes largest = 0;
     for (const auto& [key, owner] : arenas_) {
-        largest = std::max(largest, owner->arena.free_blocks().largest_bytes());
+        if (owner->shared()) {
+            largest = std::max(largest, owner->arena.free_blocks().largest_bytes());
+        }
     }
     return largest;
+}
+
+// Idle chunks move to where they are needed.
+Bytes PagedStrategy::available_bytes(Bytes growth_bytes) const {
+    Bytes bytes = store_.spare_bytes() + round_down(growth_bytes, page_bytes_);
+    for (const auto& [key, owner] : arenas_) {
+        const Arena& arena = owner->arena;
+        if (owner->shared()) { bytes += arena.free_bytes() - arena.split_bytes(); }
+    }
+    return std::max(bytes, largest_free_bytes());
 }
 
 StrategyCounters PagedStrategy::counters() const {

@@ -92,6 +92,7 @@ public:
     void fence_everything() override;
     void set_pending(Block* block) override { block->arena->set_pending(block); }
     Bytes largest_free_bytes() const override;
+    Bytes available_bytes(Bytes growth_bytes) const override;
     StrategyCounters counters() const override;
     void snapshot(std::vector<SegmentInfo>& segments) const override;
     Status audit() const override;

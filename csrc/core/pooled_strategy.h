@@ -70,6 +70,9 @@ public:
     bool disturbed() const override { return own_->disturbed(); }
     void fence_everything() override { own_->fence_everything(); }
     Bytes largest_free_bytes() const override { return own_->largest_free_bytes(); }
+    Bytes available_bytes(Bytes growth_bytes) const override {
+        return own_->available_bytes(growth_bytes);
+    }
     StrategyCounters counters() const override;
     void snapshot(std::vector<SegmentInfo>& segments) const override;
     Status audit() const override;

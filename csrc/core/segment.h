@@ -33,6 +33,7 @@ struct Segment {
     Bytes bytes = 0;
     StreamLine* line = nullptr;
     PoolId pool;                       // {0, 0} once its private pool is released
+    PoolId origin;                     // the pool that it was obtained for
     Block* first = nullptr;            // never merged away: it starts where the segment does
     FreeIndex* free_blocks = nullptr;  // split: where its Free blocks are listed
     std::uint64_t freed_at = 0;        // the newest free of one of its blocks, on its line

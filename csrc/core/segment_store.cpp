@@ -23,7 +23,7 @@ Result<Segment*> SegmentStore::obtain(Bytes bytes, const Request& request) {
     segment->address = *address;
     segment->bytes = bytes;
     segment->line = &line_of(request);
-    segment->pool = request.pool;
+    segment->pool = segment->origin = request.pool;
     segment->first = blocks_.take();
     segment->first->address = *address;
     segment->first->bytes = bytes;
@@ -59,6 +59,17 @@ Status SegmentStore::give_back(Address address) {
 void SegmentStore::tell(Action action, const Segment& segment) const {
     listeners_.tell_segment(action, device_, segment.address, segment.bytes, segment.line->stream,
                             segment.pool);
+}
+
+template <class Holds>
+std::vector<Segment*> SegmentStore::idle_where(Holds&& holds) const {
+    std::vector<Segment*> idle;
+    for (const auto& [address, segment] : segments_) {
+        if (segment->idle() && holds(*segment)) { idle.push_back(segment.get()); }
+    }
+    std::sort(idle.begin(), idle.end(),
+              [](const Segment* a, const Segment* b) { return a->freed_order < b->freed_order; });
+    return idle;
 }
 
 StreamLine& SegmentStore::line_of(const Request& request) {
@@ -197,17 +208,22 @@ std::vector<Segment*> SegmentStore::share(PoolId pool) {
     return shared;
 }
 
-std::vector<Segment*> SegmentStore::idle_segments() const { return idle_segments(PoolId{}); }
+std::vector<Segment*> SegmentStore::idle_segments() const {
+    return idle_where([](const Segment& segment) { return segment.shared(); });
+}
 
 std::vector<Segment*> SegmentStore::idle_segments(PoolId pool) const {
-    std::vector<Segment*> idle;
+    return idle_where([pool](const Segment& segment) {
+        return segment.origin == pool && (segment.shared() || !segment.captured);
+    });
+}
+
+Bytes SegmentStore::idle_bytes() const {
+    Bytes bytes = 0;
     for (const auto& [address, segment] : segments_) {
-        const bool may_go = segment->shared() || !segment->captured;
-        if (segment->idle() && segment->pool == pool && may_go) { idle.push_back(segment.get()); }
+        if (segment->idle() && segment->shared()) { bytes += segment->bytes; }
     }
-    std::sort(idle.begin(), idle.end(),
-              [](const Segment* a, const Segment* b) { return a->freed_order < b->freed_order; });
-    return idle;
+    return bytes;
 }
 
 bool SegmentStore::captured(PoolId pool) const {

@@ -75,11 +75,12 @@ public:
     std::vector<Segment*> share(PoolId pool);
     // Idle segments that are free to go, the longest unused first.
     std::vector<Segment*> idle_segments() const;
-    // Those of a private pool that no graph may use.
+    // Those that were obtained for a private pool and that no graph may use.
     std::vector<Segment*> idle_segments(PoolId pool) const;
 
     Bytes reserved_bytes() const { return reserved_bytes_; }
     Bytes used_bytes() const { return used_bytes_; }  // of Used and Pending blocks
+    Bytes idle_bytes() const;                         // of the segments that are free to go
     std::uint64_t change_count() const { return change_count_; }
     bool captured(PoolId pool) const;
     void add_pool_bytes(std::map<PoolId, Bytes>& held) const;
@@ -95,6 +96,8 @@ private:
     Result<Address> obtain_memory(Bytes bytes);
     Status give_back(Address address);
     void tell(Action action, const Segment& segment) const;
+    template <class Holds>
+    std::vector<Segment*> idle_where(Holds&& holds) const;
     StreamLine& line_of(const Request& request);
     Status wait_for(Segment& segment);
     void forget(Segment* segment);

@@ -155,8 +155,17 @@ void SplitStrategy::release_pool(PoolId pool) {
 
 Bytes SplitStrategy::largest_free_bytes() const {
     Bytes largest = 0;
-    for (const auto& [key, index] : free_) { largest = std::max(largest, index.largest_bytes()); }
+    for (const auto& [key, index] : free_) {
+        if (key.pool == PoolId{}) { largest = std::max(largest, index.largest_bytes()); }
+    }
     return largest;
+}
+
+// Idle segments go for a new one, whose size the request does not choose below kOwnSegmentBytes.
+Bytes SplitStrategy::available_bytes(Bytes growth_bytes) const {
+    const Bytes room = round_down(growth_bytes + store_.idle_bytes(), kSegmentUnitBytes);
+    const Bytes smaller = room >= kSmallSegmentBytes ? kSmallRequestBytes : 0;
+    return std::max(room >= kOwnSegmentBytes ? room : smaller, largest_free_bytes());
 }
 
 StrategyCounters SplitStrategy::counters() const {
@@ -166,10 +175,15 @@ StrategyCounters SplitStrategy::counters() const {
     return counters;
 }
 
+bool SplitStrategy::on_unit(const Block* block, Address at) {
+    return (at - block->segment->address) % kUnitBytes == 0;
+}
+
 // Cut out of the Free block that holds it; nothing is mapped for a place that is not there.
 Block* SplitStrategy::take_at(PoolId pool, Address at, Bytes bytes) {
     Block* block = store_.block_at(at, bytes);
-    if (block == nullptr || block->kind != TileKind::Free || block->segment->pool != pool) {
+    if (block == nullptr || block->kind != TileKind::Free || block->segment->pool != pool ||
+        !on_unit(block, at)) {
         return nullptr;
     }
     unlist(block);
@@ -184,7 +198,7 @@ Block* SplitStrategy::take_at(PoolId pool, Address at, Bytes bytes) {
 
 Status SplitStrategy::check_place(const Request& request) const {
     const Block* block = store_.block_at(request.at, request.bytes);
-    if (block == nullptr || block->kind != TileKind::Free) {
+    if (block == nullptr || block->kind != TileKind::Free || !on_unit(block, request.at)) {
         return {Code::NotSupported, "no free block holds this address and size"};
     }
     const StreamLine& line = *block->segment->line;
@@ -197,7 +211,7 @@ Status SplitStrategy::check_place(const Request& request) const {
 
 Result<bool> SplitStrategy::fill_place(const Request& request, Effort) {
     const Block* block = store_.block_at(request.at, 1);
-    if (block != nullptr && block->segment->pool == request.pool &&
+    if (block != nullptr && block->segment->pool == request.pool && on_unit(block, request.at) &&
         request.at + request.bytes <= block->segment->address + block->segment->bytes) {
         return true;
     }

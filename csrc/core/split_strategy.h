@@ -60,6 +60,7 @@ public:
     Bytes reserved_bytes() const override { return store_.reserved_bytes(); }
     Bytes used_bytes() const override { return store_.used_bytes(); }
     Bytes largest_free_bytes() const override;
+    Bytes available_bytes(Bytes growth_bytes) const override;
     StrategyCounters counters() const override;
     void snapshot(std::vector<SegmentInfo>& segments) const override { store_.snapshot(segments); }
     Status audit() const override;
@@ -85,6 +86,7 @@ private:
     void merge(Block* block);
     void list(Block* block);
     void unlist(Block* block);
+    static bool on_unit(const Block* block, Address at);
     static bool cut(const Block* block) {
         return block->previous != nullptr || block->next != nullptr;
     }

@@ -111,7 +111,10 @@ public:
     virtual bool disturbed() const { return false; }
     // Nothing is live any more: so that the next request can tell whether all work is done.
     virtual void fence_everything() {}
+    // The largest free block outside private pools.
     virtual Bytes largest_free_bytes() const = 0;
+    // The largest request that idle memory and `growth_bytes` of new memory can serve.
+    virtual Bytes available_bytes(Bytes growth_bytes) const = 0;
     virtual StrategyCounters counters() const = 0;
     virtual void snapshot(std::vector<SegmentInfo>& segments) const = 0;
     // Recounts everything; InvalidValue names the invariant that does not hold, and both sides.

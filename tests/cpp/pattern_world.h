@@ -75,6 +75,18 @@ public:
         if (last.ok()) { launch_check(address, stream); }
         return last;
     }
+    // A block that was had otherwise: not over another one, and filled with its pattern.
+    void adopt(Address address, const Block& block) {
+        const auto above = blocks.lower_bound(address);
+        if (above != blocks.end()) { REQUIRE(address + block.bytes <= above->first); }
+        if (above != blocks.begin()) {
+            const auto& [below, other] = *std::prev(above);
+            REQUIRE(below + other.bytes <= address);
+        }
+        blocks.emplace(address, block);
+        driver.launch(
+            block.stream, [this, address, block] { write(address, block); }, block.device);
+    }
     void launch_check(Address address, Stream stream) {
         const Block block = blocks.at(address);
         driver.launch(stream, [this, address, block] { check(address, block); }, block.device);
@@ -138,17 +150,6 @@ public:
     Bytes probe_bytes = 2_KiB;  // from one word of a pattern to the next
 
 private:
-    void adopt(Address address, const Block& block) {
-        const auto above = blocks.lower_bound(address);
-        if (above != blocks.end()) { REQUIRE(address + block.bytes <= above->first); }
-        if (above != blocks.begin()) {
-            const auto& [below, other] = *std::prev(above);
-            REQUIRE(below + other.bytes <= address);
-        }
-        blocks.emplace(address, block);
-        driver.launch(
-            block.stream, [this, address, block] { write(address, block); }, block.device);
-    }
     // Each word is its place's own, so that memory of another place is seen too.
     template <class Visit>
     void for_each_word(Address address, const Block& block, Visit&& visit) const {
