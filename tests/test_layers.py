@@ -8,11 +8,20 @@ from pathlib import Path
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 # Lowest first. bindings.cpp and the doors stand on all of them.
 LAYERS = ("base", "driver", "core", "replay", "torch")
+# The bridge is compiled apart, against what is installed: with these of ours and no others.
+BRIDGE = "torch/bridge"
+BRIDGE_USES = re.compile(
+    r"base/\w+\.h|driver/driver\.h|core/(allocator|options|statistics)\.h|core/\w+\.def|torch/bridge/.*"
+)
 CUDA_HEADERS = re.compile(r"^(cuda|cuda_runtime|cuda_runtime_api|cudaTypedefs)\.h$")
 
 
 def sources(root: Path) -> list[Path]:
     return sorted(path for path in (root / "csrc").rglob("*") if path.suffix in {".h", ".cpp"})
+
+
+def is_bridge(root: Path, path: Path) -> bool:
+    return path.is_relative_to(root / "csrc" / BRIDGE)
 
 
 def test_includes_point_downwards(root: Path) -> None:
@@ -41,13 +50,25 @@ def test_only_the_cuda_driver_includes_cuda_headers(root: Path) -> None:
     users = {
         path.name
         for path in sources(root)
-        if any(CUDA_HEADERS.match(include) for include in INCLUDE.findall(path.read_text()))
+        if not is_bridge(root, path)
+        and any(CUDA_HEADERS.match(include) for include in INCLUDE.findall(path.read_text()))
     }
     assert {name for name in users if not name.startswith("cuda_driver")} == set()
 
 
-def test_only_the_bindings_include_pybind11_and_none_includes_torch(root: Path) -> None:
+def test_the_bridge_is_made_of_few_files_and_none_but_it_includes_them(root: Path) -> None:
     for path in sources(root):
+        includes = re.findall(r'^\s*#\s*include\s*"([^"]+)"', path.read_text(), re.MULTILINE)
+        if is_bridge(root, path):
+            assert [name for name in includes if not BRIDGE_USES.fullmatch(name)] == [], path
+        elif path.name != "bindings_bridge.cpp":
+            assert [name for name in includes if name.startswith(BRIDGE)] == [], path
+
+
+def test_only_the_bindings_include_pybind11_and_only_the_bridge_torch(root: Path) -> None:
+    for path in sources(root):
+        if is_bridge(root, path):
+            continue
         includes = [
             name
             for name in INCLUDE.findall(path.read_text())
