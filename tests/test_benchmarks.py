@@ -232,20 +232,18 @@ def test_host_costs_are_measured(machine: Machine, root: Path, tmp_path: Path) -
         f"""
         import sys
         sys.path.insert(0, {str(root)!r})
-        sys.argv = ["host_cost", "--allocators", "native,paged@stock", "--rounds", "1",
+        sys.argv = ["host_cost", "--allocators", "native,paged@stock,paged@bridge", "--rounds", "1",
                     "--pairs", "64", "--tries", "1", "--out", {str(tmp_path / "costs.json")!r}]
         from benchmarks import host_cost
         host_cost.main()
         """
     )
     results = json.loads((tmp_path / "costs.json").read_text())
-    native, ours = results["rows"]
-    assert native["door"] is None
-    assert None not in native["ns"].values()
-    refused = {kind for kind, ns in ours["ns"].items() if ns is None}
-    assert ours["door"] == "stock"
-    assert refused == {"getDeviceStats", "history none", "history state", "history all"}
-    assert results["ratios"]["paged@stock"]["pair 512"] > 0
+    assert [row["door"] for row in results["rows"]] == [None, "stock", "bridge"]
+    refused = [{kind for kind, ns in row["ns"].items() if ns is None} for row in results["rows"]]
+    stock_lacks = {"getDeviceStats", "history none", "history state", "history all"}
+    assert refused == [set(), stock_lacks, set()]
+    assert results["ratios"]["paged@bridge"]["pair 512"] > 0
     assert "| pair 64M, holes |" in done.stdout
 
 
@@ -256,7 +254,7 @@ def test_the_main_workloads_exist_and_say_what_is_unordered() -> None:
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    "allocator", ["native", "expandable", "paged", "paged:slack_percent=1@stock"]
+    "allocator", ["native", "expandable", "paged", "paged:slack_percent=1@stock", "split@bridge"]
 )
 def test_a_worker_reports_one_row(machine: Machine, root: Path, allocator: str) -> None:
     done = machine.run_fresh(
@@ -273,7 +271,7 @@ def test_a_worker_reports_one_row(machine: Machine, root: Path, allocator: str) 
     assert len(made["step_ms"]) == len(made["losses"]) == 6
     assert 0 < made["live_peak_bytes"] <= made["reserved_peak_bytes"]
     assert made["ooms"] == 0
-    assert ("moved_chunks" in made) == ("door" in made) == allocator.startswith("paged")
+    assert ("moved_chunks" in made) == ("door" in made) == allocator.startswith(("paged", "split"))
     assert "@" not in allocator or made["door"] == allocator.partition("@")[2]
     assert made["card"]["polls_per_second"] > 0
     if machine.kind == "gpu":  # the stand-in card is another one in each process

@@ -237,7 +237,7 @@ def test_every_program_is_listed() -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("door", ["stock"])
+@pytest.mark.parametrize("door", ["stock", "bridge"])
 def test_libraries_find_what_fits_on_the_stand_in_card(rig: Machine, door: str) -> None:
     found = [
         json.loads(
