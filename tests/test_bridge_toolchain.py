@@ -198,7 +198,7 @@ def test_nothing_at_all_asks_for_both_wheels(places: Machine) -> None:
 def test_torchs_wheels_alone_lack_crt(places: Machine) -> None:
     places.wheels()
     error = problem(cuda_places.find, places.torch)
-    assert "torch's nvidia wheels lacks crt/host_defines.h" in error.why
+    assert "torch's nvidia wheels: no crt/host_defines.h" in error.why
     assert 'pip install "nvidia-cuda-crt==13.0.*" ' in error.fix
 
 

@@ -74,7 +74,7 @@ def find(facts: TorchFacts) -> Cuda:
         if version is not None and version[0] != facts.cuda_major:
             faults.append(f"{place.name} is CUDA {version[0]}.{version[1]}")
         elif place.missing:
-            faults.append(f"{place.name} lacks {' and '.join(place.missing)}")
+            faults.append(f"{place.name}: no {', no '.join(place.missing)}")
         elif version is None:
             faults.append(f"{place.header('cuda.h')} states no CUDA_VERSION")
         else:
@@ -102,7 +102,7 @@ def _missing(facts: TorchFacts, faults: list[str]) -> BridgeError:
     # Before 13, each CUDA major had wheels of its own name, and crt/ came with the compiler's.
     crt = "nvidia-cuda-crt" if major >= 13 else f"nvidia-cuda-nvcc-cu{major}"
     runtime = "nvidia-cuda-runtime" if major >= 13 else f"nvidia-cuda-runtime-cu{major}"
-    only_crt = any(text == f"{_WHEELS} lacks {HEADERS[2]}" for text in faults)
+    only_crt = any(text == f"{_WHEELS}: no {HEADERS[2]}" for text in faults)
     wheels = [crt] if only_crt else [runtime, crt]
     command = " ".join(f'"{wheel}=={facts.cuda}.*"' for wheel in wheels)
     return BridgeError(
