@@ -136,7 +136,9 @@ Result<Request> DeviceHeap::request_locked(Bytes bytes, Stream stream) {
     // To ask a capturing stream for its id would end the capture: it goes by its handle.
     if (stream != nullptr && captures) {
         const auto it = pool_stream_ids_.find(stream);
-        if (it != pool_stream_ids_.end()) { request.stream_id = it->second; }
+        if (request.pool != PoolId{} && it != pool_stream_ids_.end()) {
+            request.stream_id = it->second;
+        }
     } else if (stream != nullptr) {
         Result<std::uint64_t> id = driver_.stream_id(device_, stream);
         if (!id) { return id.status(); }
