@@ -37,8 +37,6 @@ Block* Arena::carve(Block* tile, Address at, Bytes bytes) {
     if (block != tile) { list(tile); }
     if (bytes < block->bytes) { list(split(block, at + bytes)); }
     block->kind = TileKind::Used;
-    block->size_epoch = size_epoch(bytes);
-    block->retake_count = 0;
     ++used_count_;
     set_start(at, reinterpret_cast<std::uintptr_t>(block));
     return block;
@@ -153,7 +151,6 @@ void Arena::list(Block* tile) {
         split_count_ += tile->split_bytes > 0;
         free_.insert(tile);
         tell_neighbours(tile, true);
-        count_size(tile->bytes);
         if (tile->bytes >= page_bytes_) { roomy_.insert(tile); }
     }
     if (tile->kind == TileKind::Hole) { holes_.insert(tile); }

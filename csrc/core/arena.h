@@ -11,7 +11,6 @@
 // The owner is PagedStrategy; the device's lock is held for every call, except tagged_start().
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <set>
@@ -91,13 +90,6 @@ public:
     template <class Visit>
     void for_each_chunk(Address begin, Address end, Visit&& visit) const;
 
-    // Counts the Free tiles that came up with this size (or one of the same slot). While it stands
-    // still since a block was carved, no lower tile fits the block's size exactly. Lock-free.
-    std::uint32_t size_epoch(Bytes bytes) const {
-        auto& epoch = const_cast<std::uint32_t&>(size_epochs_[epoch_slot(bytes)]);
-        return std::atomic_ref(epoch).load(std::memory_order_relaxed);
-    }
-
     // What starts in the granule of `address`: a Block*, or a Slab* with bit 0 set. Lock-free, and
     // stable while the caller owns a block there.
     std::uintptr_t tagged_start(Address address) {
@@ -110,12 +102,6 @@ public:
 
 private:
     std::size_t page_index(Address address) const { return (address - base_) / page_bytes_; }
-    static std::size_t epoch_slot(Bytes bytes) {
-        return static_cast<std::size_t>((bytes / kUnitBytes * 0x9E3779B97F4A7C15ULL) >> 56);
-    }
-    void count_size(Bytes bytes) {
-        std::atomic_ref(size_epochs_[epoch_slot(bytes)]).fetch_add(1, std::memory_order_relaxed);
-    }
     void set_start(Address address, std::uintptr_t value) {
         std::atomic_ref(starts_[(address - base_) / kGranuleBytes])
             .store(value, std::memory_order_release);
@@ -137,7 +123,6 @@ private:
     BlockPool& pool_;
     Block* first_;
     std::uint64_t used_count_ = 0;
-    std::array<std::uint32_t, 256> size_epochs_{};
     Bytes mapped_bytes_ = 0;
     std::int64_t split_count_ = 0;
     Bytes split_bytes_ = 0;

@@ -59,6 +59,9 @@ public:
     int device_count() const override { return static_cast<int>(heaps_.size()); }
     const Options& options() const override { return options_; }
     DeviceStatistics statistics(int device) override;
+    std::uint64_t statistics_version(int device) const override {
+        return usable(device) ? heaps_[static_cast<std::size_t>(device)]->statistics_version() : 0;
+    }
     void reset_peak_statistics(int device) override;
     void reset_accumulated_statistics(int device) override;
     std::vector<SegmentInfo> snapshot(int device) override;

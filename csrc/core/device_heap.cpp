@@ -104,7 +104,9 @@ Result<ThreadCache*> DeviceHeap::borrow_cache(Stream stream) {
             cache = it->second;
             idle_caches_.erase(it);
         } else {
-            cache = caches_.emplace_back(std::make_unique<ThreadCache>(key, keep_no_slabs_)).get();
+            cache =
+                caches_.emplace_back(std::make_unique<ThreadCache>(key, keep_no_slabs_, changed_))
+                    .get();
         }
     }
     remember_thread_cache(id_, stream, cache);

@@ -107,6 +107,11 @@ public:
     Bytes largest_available_bytes();
 
     DeviceStatistics statistics();
+    std::uint64_t statistics_version() const {
+        return changed_.load(std::memory_order_relaxed)
+                   ? 0
+                   : statistics_version_.load(std::memory_order_relaxed);
+    }
     void reset_peak_statistics();
     void reset_accumulated_statistics();
     std::vector<SegmentInfo> snapshot();
@@ -150,6 +155,7 @@ private:
     }
     void update_small_path_locked() {
         small_path_open_ = kind_ == Strategy::Paged && !may_capture_locked();
+        update_parking_locked();
     }
     void resume_locked();
     bool pool_in_use_locked(PoolId pool) const;
@@ -247,6 +253,8 @@ private:
     Bytes limit_bytes_;
     bool mapped_once_ = false;  // a mapping call has succeeded: no fallback any more
     DeviceStatistics statistics_;
+    std::atomic<bool> changed_{true};  // something is to be counted since statistics()
+    std::atomic<std::uint64_t> statistics_version_{0};
 };
 
 }  // namespace gma

@@ -70,6 +70,7 @@ Block* DeviceHeap::block_locked(Address address, std::uintptr_t tagged) {
 // Waits for the fences of what it gives back, and for nothing else.
 Result<Bytes> DeviceHeap::trim(Bytes bytes) {
     std::lock_guard guard(lock_);
+    changed_ = true;
     if (capture_under_way_locked()) { return Bytes{0}; }
     if (!may_capture_locked()) { poll_locked(); }
     drain_caches_locked();
@@ -128,6 +129,7 @@ Bytes DeviceHeap::limit() {
 
 DeviceStatistics DeviceHeap::statistics() {
     std::lock_guard guard(lock_);
+    changed_ = false;  // before anything is read: what comes meanwhile is for the next time
     for (auto& cache : caches_) { flush_locked(*cache); }
     count_reserved_locked();
     const StrategyCounters counters = strategy_->counters();
@@ -144,6 +146,7 @@ DeviceStatistics DeviceHeap::statistics() {
     statistics_.moved_bytes = static_cast<std::int64_t>(counters.moved_bytes);
     statistics_.stream_waits = counters.stream_wait_count;
     statistics_.leaked_handles = counters.leaked_count;
+    ++statistics_version_;
     DeviceStatistics copy = statistics_;
     copy.num_sync_all_streams += counters.host_wait_count;
     return copy;
@@ -152,6 +155,7 @@ DeviceStatistics DeviceHeap::statistics() {
 void DeviceHeap::reset_peak_statistics() {
     static_cast<void>(statistics());
     std::lock_guard guard(lock_);
+    changed_ = true;
     for (auto it = pools_.begin(); it != pools_.end();) {
         for (Gauge& gauge : it->second.reserved_bytes) { gauge.reset_peak(); }
         const bool gone = it->second.use_count == 0 && it->second.reserved_bytes[0].current == 0;
@@ -168,6 +172,7 @@ void DeviceHeap::reset_peak_statistics() {
 void DeviceHeap::reset_accumulated_statistics() {
     static_cast<void>(statistics());
     std::lock_guard guard(lock_);
+    changed_ = true;
     for (auto& [id, pool] : pools_) {
         for (Gauge& gauge : pool.reserved_bytes) { gauge.reset_accumulated(); }
     }
@@ -184,6 +189,7 @@ void DeviceHeap::reset_accumulated_statistics() {
 
 std::vector<SegmentInfo> DeviceHeap::snapshot() {
     std::lock_guard guard(lock_);
+    for (auto& cache : caches_) { flush_locked(*cache); }
     std::vector<SegmentInfo> segments;
     strategy_->snapshot(segments);
     std::unordered_map<Address, std::vector<BlockInfo>> slabs;

@@ -29,6 +29,7 @@ void apply(PooledGauge& gauge, const CacheDelta::Sum& sum) {
 
 void DeviceHeap::count_large_locked(const Block* block, int sign) {
     const StatPool pool = stat_pool(block->requested());
+    changed_ = true;
     large_live_count_ += sign;
     const auto bytes = static_cast<std::int64_t>(block->bytes) * sign;
     add(statistics_.allocation, pool, sign);
@@ -38,12 +39,14 @@ void DeviceHeap::count_large_locked(const Block* block, int sign) {
 }
 
 void DeviceHeap::count_active_locked(Bytes bytes, StatPool pool, int sign) {
+    changed_ = true;
     add(statistics_.active, pool, sign);
     add(statistics_.active_bytes, pool, static_cast<std::int64_t>(bytes) * sign);
 }
 
 void DeviceHeap::count_reserved_locked() {
     const auto reserved = static_cast<std::int64_t>(strategy_->reserved_bytes());
+    if (reserved != statistics_.reserved_bytes[0].current) { changed_ = true; }
     for (StatPool pool : {StatPool::All, StatPool::Large}) {
         statistics_.reserved_bytes[static_cast<std::size_t>(pool)].set(reserved);
     }

@@ -46,9 +46,10 @@ public:
     // Unflushed bytes at most: the error of statistics(), per thread, until it flushes.
     static constexpr std::int64_t kFlushBytes = 1 << 20;
 
-    // While `keep_none` is set, empty slabs are given back at once.
-    ThreadCache(ArenaKey key, const std::atomic<bool>& keep_none)
-        : key_(key), keep_none_(keep_none) {}
+    // While `keep_none` is set, empty slabs are given back at once. `changed` is set with
+    // everything that is to be counted.
+    ThreadCache(ArenaKey key, const std::atomic<bool>& keep_none, std::atomic<bool>& changed)
+        : key_(key), keep_none_(keep_none), changed_(changed) {}
 
     enum class Freed : std::uint8_t { Kept, SlabEmpty, Recorded, NotAllocated };
 
@@ -80,10 +81,9 @@ public:
 
     // Note [Parked blocks]. A large block that this thread frees is not given back at once: it is
     // parked, and the next request of its size on its stream gets it again, without the device's
-    // lock. The search would find the same place, or as good a one: no lower tile of its size has
-    // come up since the block was carved. At most one is parked in a cache, and every look at the
-    // device as a whole (a request that the thread does not serve itself, statistics, trimming)
-    // gives it back first.
+    // lock, where the search would find the same place. Memory then lies as if the block had been
+    // given back. At most one is parked in a cache, and every look at the device as a whole (a
+    // request that the thread does not serve itself, statistics, trimming) gives it back first.
     // false: another one is parked, or small objects are to be counted before.
     bool park(Block* block);
     // The parked block if it has exactly this size, else 0.
@@ -114,14 +114,14 @@ private:
     bool stays_empty(const Bin& bin, const Slab* slab) const {
         return slab == bin.current && !keep_none_.load(std::memory_order_relaxed);
     }
-    // Beside a free neighbour the search could find another place, and the block would keep the two
-    // from being one for ever: after so many times the search has its way.
-    static constexpr std::uint32_t kMaxRetakes = 32;
-    static bool stays_best(Block& block) {
-        if (block.arena->size_epoch(block.bytes) != block.size_epoch) { return false; }
-        return !block.has_free_neighbour() || ++block.retake_count < kMaxRetakes;
+    // The search would find the block's own place: it joins no neighbour, and no lower free block
+    // has its size.
+    static bool stays_best(const Block& block) {
+        return !block.has_free_neighbour() &&
+               !block.arena->free_blocks().lowest().may_be_below(block.bytes, block.address);
     }
     void count_free(const Slab* slab, std::uint32_t index) {
+        note_change();
         delta_.count.subtract(1);
         delta_.bytes.subtract(slab->object_bytes);
         delta_.requested_bytes.subtract(slab->object_bytes - slab->unused_bytes[index]);
@@ -132,7 +132,15 @@ private:
     void remove(Bin& bin, Slab* slab);
 
     const ArenaKey key_;
+    // All threads share it: it is written only where it is not set.
+    void note_change() {
+        if (!changed_.load(std::memory_order_relaxed)) {
+            changed_.store(true, std::memory_order_relaxed);
+        }
+    }
+
     const std::atomic<bool>& keep_none_;
+    std::atomic<bool>& changed_;
     SpinLock lock_;
     CacheDelta delta_;
     std::atomic<Bytes> parked_bytes_{0};  // of parked_, so that others can be asked without a lock
@@ -153,6 +161,7 @@ inline Address ThreadCache::take(int class_index, Bytes requested_bytes) {
     }
     const std::uint32_t index = slab->take();
     slab->unused_bytes[index] = static_cast<std::uint16_t>(slab->object_bytes - requested_bytes);
+    note_change();
     delta_.count.add(1);
     delta_.bytes.add(slab->object_bytes);
     delta_.requested_bytes.add(static_cast<std::int64_t>(requested_bytes));
@@ -179,6 +188,7 @@ inline ThreadCache::Freed ThreadCache::put(Slab* slab, Address address, Slab*& e
 inline bool ThreadCache::park(Block* block) {
     std::lock_guard guard(lock_);
     if (parked_ != nullptr || delta_.count.in != 0 || delta_.count.out != 0) { return false; }
+    note_change();
     parked_ = block;
     parked_bytes_.store(block->bytes, std::memory_order_relaxed);
     return true;
@@ -191,6 +201,7 @@ inline Address ThreadCache::take_parked(Bytes bytes, Bytes requested_bytes) {
     if (block == nullptr || block->bytes != bytes || !stays_best(*block)) { return 0; }
     const StatPool pool = stat_pool(requested_bytes);
     if (pool != stat_pool(block->requested_bytes)) { return 0; }
+    note_change();
     parked_ = nullptr;
     parked_bytes_.store(0, std::memory_order_relaxed);
     CacheDelta::Retaken& retaken = delta_.retaken[static_cast<std::size_t>(pool)];

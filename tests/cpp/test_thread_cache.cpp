@@ -31,7 +31,8 @@ public:
     }
 
     std::atomic<bool> keep_none{false};
-    ThreadCache cache{ArenaKey{}, keep_none};
+    std::atomic<bool> changed{false};
+    ThreadCache cache{ArenaKey{}, keep_none, changed};
     Slab* emptied = nullptr;
 
 private:
