@@ -55,8 +55,8 @@ public:
     // Life.
     void init(int device_count) override;
     bool initialized() override { return core_.load(std::memory_order_acquire) != nullptr; }
-    void enable(bool value) override { caching_ = value; }
-    bool isEnabled() const override { return caching_; }
+    void enable(bool value) override;
+    bool isEnabled() const override { return enabled_; }
     void emptyCache(MempoolId_t pool) override;
     std::string name() override { return "gpumem_alloc"; }
 
@@ -137,11 +137,13 @@ private:
         return core != nullptr ? *core : start();
     }
     Core& start();
+    DeviceStats count(Core& core, DeviceIndex device);
     void* obtain(std::size_t bytes, DeviceIndex device, cudaStream_t stream);
     void* obtain_observed(std::size_t bytes, DeviceIndex device, cudaStream_t stream);
     [[noreturn]] void out_of_memory(const Status& status, std::size_t bytes, DeviceIndex device,
                                     cudaStream_t stream,
                                     std::shared_ptr<c10::GatheredContext> context);
+    Status try_release(void* pointer) noexcept;
     Status release_observed(Core& core, void* pointer) noexcept;
     void report_to_profiler(void* pointer, std::int64_t bytes, DeviceIndex device);
     bool is_ours(const void* pointer) { return core().describe(address_of(pointer)).has_value(); }
@@ -150,12 +152,22 @@ private:
     static Address address_of(const void* pointer) { return reinterpret_cast<Address>(pointer); }
     static PoolId pool_of(const MempoolId_t& pool) { return {pool.first, pool.second}; }
 
+    // Torch's struct as it was filled last: asking twice in a row costs one copy.
+    struct Counted {
+        std::uint64_t version = 0;
+        DeviceStats stats;
+    };
+
     const CoreAccess access_;
     cca::CUDAAllocator* const previous_;
     std::atomic<Core*> core_{nullptr};
-    std::atomic<bool> caching_{true};
+    std::atomic<bool> enabled_{true};
+    std::atomic<bool> caching_;  // enabled, and not forbidden by the environment
     std::atomic<bool> late_{false};
     History history_;
+
+    std::mutex counted_lock_;
+    std::vector<Counted> counted_;  // by device
 
     std::mutex lock_;  // of what follows
     std::vector<PreviousRoute> previous_routes_;

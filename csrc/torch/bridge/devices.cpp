@@ -7,6 +7,7 @@
 #include "torch/bridge/bridge_allocator.h"
 #include "torch/bridge/errors.h"
 #include "torch/bridge/ipc.h"
+#include "torch/bridge/settings.h"
 
 namespace gma::bridge {
 namespace {
@@ -33,6 +34,7 @@ Core& BridgeAllocator::start() {
     static std::mutex starting;
     const std::lock_guard guard(starting);
     if (Core* made = core_.load(std::memory_order_acquire)) { return *made; }
+    const double fraction = memory_fraction_setting();
     Core* const made = value_of(access_.allocator());
     made->add_out_of_memory_callback([](const OutOfMemoryReport&) noexcept {
         try {
@@ -40,6 +42,10 @@ Core& BridgeAllocator::start() {
         } catch (...) { return false; }
     });
     core_.store(made, std::memory_order_release);
+    warn_of_idle_settings(made->options().strategy);
+    for (int device = 0; fraction < 1.0 && device < made->device_count(); ++device) {
+        setMemoryFraction(fraction, static_cast<DeviceIndex>(device));
+    }
     return *made;
 }
 
@@ -47,6 +53,8 @@ void BridgeAllocator::init(int) { core(); }
 
 void BridgeAllocator::emptyCache(MempoolId_t pool) {
     Core& core = this->core();
+    const auto context = history_.gather(RecordContext::ALL);
+    const History::Cause cause(context);
     for (int device = 0; device < core.device_count(); ++device) {
         if (pool == MempoolId_t{0, 0}) {
             check(core.trim(device).status());

@@ -13,6 +13,7 @@ using TraceEntry = History::TraceEntry;
 
 thread_local const History::Context* the_cause = nullptr;
 thread_local std::vector<History::Text> compile_contexts;
+thread_local History::Text metadata_of_thread;
 
 constexpr const char* kNoCompileContext = "N/A";  // what torch's viewers expect
 constexpr std::size_t kAnnotationCount = 100'000;
@@ -162,11 +163,15 @@ void History::note(const TraceRecord& record) noexcept {
     }
 }
 
-void History::note_annotation(const Event& event, const std::string& metadata) {
+void History::note_annotation(const Event& event, const std::string& metadata, Context context) {
     if (!listening()) { return; }
     const auto text = std::make_shared<const std::string>(metadata);
     const std::lock_guard guard(lock_);
-    append_locked(event, nullptr, text);
+    append_locked(event, context, text);
+}
+
+void History::append_locked(const Event& event, const Context& context) {
+    append_locked(event, context, metadata_of_thread);
 }
 
 void History::append_locked(const Event& event, const Context& context, const Text& metadata) {
@@ -231,15 +236,10 @@ void History::pop_compile_context() {
 }
 
 void History::set_metadata(const std::string& metadata) {
-    auto text = metadata.empty() ? nullptr : std::make_shared<const std::string>(metadata);
-    const std::lock_guard guard(lock_);
-    metadata_ = std::move(text);
+    metadata_of_thread = metadata.empty() ? nullptr : std::make_shared<const std::string>(metadata);
 }
 
-std::string History::metadata() const {
-    const std::lock_guard guard(lock_);
-    return metadata_ != nullptr ? *metadata_ : "";
-}
+std::string History::metadata() { return metadata_of_thread != nullptr ? *metadata_of_thread : ""; }
 
 void History::annotate(const std::vector<std::pair<std::string, std::string>>& values,
                        c10::DeviceIndex device) {

@@ -70,13 +70,14 @@ public:
     void note_allocation(const Event& event, Context context);
     // Before the memory can be anybody else's. With `completes` the free is done at once.
     void note_free(Event event, bool completes, Context context);
-    void note_annotation(const Event& event, const std::string& metadata);
+    void note_annotation(const Event& event, const std::string& metadata, Context context);
     void note(const TraceRecord& record) noexcept override;
 
     void push_compile_context(std::string context);
     void pop_compile_context();
-    void set_metadata(const std::string& metadata);
-    std::string metadata() const;
+    // Of the calling thread.
+    static void set_metadata(const std::string& metadata);
+    static std::string metadata();
     void annotate(const std::vector<std::pair<std::string, std::string>>& values,
                   c10::DeviceIndex device);
 
@@ -95,9 +96,7 @@ private:
     };
     using Ring = std::vector<Entry>;  // grows to max_entries, then the oldest is overwritten
 
-    void append_locked(const Event& event, const Context& context) {
-        append_locked(event, context, metadata_);
-    }
+    void append_locked(const Event& event, const Context& context);
     void append_locked(const Event& event, const Context& context, const Text& metadata);
     TraceEntry trace_entry(const Entry& entry) const;
     bool skipped(TraceEntry::Action action) const { return (skipped_ >> action & 1U) != 0; }
@@ -115,7 +114,6 @@ private:
     ska::flat_hash_map<std::size_t, Context> contexts_;  // of allocated blocks
     std::vector<c10::CachingDeviceAllocator::AllocatorTraceTracker> trackers_;
     std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
-    Text metadata_;
 };
 
 }  // namespace gma::bridge

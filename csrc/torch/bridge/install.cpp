@@ -3,6 +3,8 @@
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
+#include "torch/bridge/settings.h"
+
 namespace gma::bridge {
 namespace {
 
@@ -51,6 +53,8 @@ Moment install() {
         owner()->set_late();
         // torch registers only while the current allocator is not initialised, as ours is not yet.
         cca::allocator.store(owner().get());
+    } else {
+        read_settings_early();
     }
     pluggable::changeCurrentAllocator(owner());
     c10::SetAllocator(c10::kCUDA, owner().get(), kPriority);

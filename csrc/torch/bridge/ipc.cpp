@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <cstring>
@@ -84,6 +85,20 @@ ShareableHandle share_segment(Allocator& core, Address address, const Status& wh
     return {static_cast<std::ptrdiff_t>(address - base.address), write_segment_handle(text)};
 }
 
+// An allocated block of ours, and its memory has no descriptors to give: there are too many
+// already, more often than not.
+[[noreturn]] void cannot_export(const Status& why) {
+    rlimit files = {};
+    static_cast<void>(::getrlimit(RLIMIT_NOFILE, &files));
+    TORCH_CHECK(false,
+                "gpumem_alloc: this tensor cannot be sent to another process: ", why.message(),
+                ".\nEach physical piece of what is sent needs a file descriptor, and this process "
+                "may have ",
+                files.rlim_cur,
+                ".\nAllow more (ulimit -n), send less at a time, or larger pieces: "
+                "gpumem_alloc.enable(preset=\"fast\").");
+}
+
 void* open_pieces(Allocator& core, const std::string& handle, SharedMemory memory, int device) {
     const std::vector<Descriptor> descriptors = descriptors_for(handle, memory);
     TORCH_CHECK(descriptors.size() == memory.pieces.size(), "gpumem_alloc: a tensor was sent with ",
@@ -153,6 +168,7 @@ ShareableHandle share(Allocator& core, void* pointer) {
     if (!block && block.status().code() == Code::NotSupported) {
         return share_segment(core, address, block.status());
     }
+    if (block.status().code() == Code::DriverFailed) { cannot_export(block.status()); }
     check(block.status());
     if (is_exclusive) {
         if (block->other_bytes > 0) { refuse_neighbours(block->bytes, block->other_bytes); }

@@ -16,21 +16,51 @@ std::size_t round_for_profiler(std::size_t bytes) {
     return (bytes + kProfilerRounding - 1) / kProfilerRounding * kProfilerRounding;
 }
 
-// PyTorch compares deleters, so ours is one function for life.
-void delete_ours(void* pointer) {
+// For torch's CUDA sanitizer and the like.
+void trace_deallocation(void* pointer) {
     if (const c10::impl::PyInterpreter* tracer = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
         (*tracer)->trace_gpu_memory_deallocation(c10::kCUDA,
                                                  reinterpret_cast<std::uintptr_t>(pointer));
     }
+}
+
+// PyTorch compares deleters, so ours is one function for life.
+void delete_ours(void* pointer) {
+    trace_deallocation(pointer);
     the_bridge()->release(pointer);
 }
 
 // What was allocated while caching was off. The process may be ending: nobody can be told.
 void delete_uncached(void* pointer) { static_cast<void>(cudaFree(pointer)); }
 
-bool caching_is_off_for_good() {
-    static const bool kOff = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr;
-    return kOff;
+bool caching_is_allowed() { return std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") == nullptr; }
+
+// The device that this thread has told the runtime of. Until a thread has, the runtime looks its
+// device up the long way at each question, behind a lock of the process.
+thread_local constinit DeviceIndex bound_device __attribute__((tls_model("initial-exec"))) = -1;
+
+void bind_thread(DeviceIndex device) {
+    // Only where memory of the device is in use: a new context would cost half a gigabyte.
+    if (!c10::cuda::hasPrimaryContext(device)) { return; }
+    C10_CUDA_CHECK(cudaSetDevice(device));
+    bound_device = device;
+}
+
+struct Place {
+    DeviceIndex device;
+    cudaStream_t stream;
+};
+
+// The runtime's answer costs as much as all the rest of an allocation; where there is one device,
+// it is known.
+Place current_place() {
+    static const bool kOneDevice = c10::cuda::device_count() == 1;
+    DeviceIndex device = 0;
+    if (!kOneDevice) {
+        C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+        if (bound_device != device) [[unlikely]] { bind_thread(device); }
+    }
+    return {device, c10::cuda::getCurrentCUDAStream(device).stream()};
 }
 
 void* obtain_uncached(std::size_t bytes) {
@@ -42,20 +72,23 @@ void* obtain_uncached(std::size_t bytes) {
 }  // namespace
 
 BridgeAllocator::BridgeAllocator(CoreAccess access, cca::CUDAAllocator* previous)
-    : access_(access), previous_(previous) {}
+    : access_(access), previous_(previous), caching_(caching_is_allowed()) {}
+
+void BridgeAllocator::enable(bool value) {
+    enabled_ = value;
+    caching_ = value && caching_is_allowed();
+}
 
 c10::DeleterFnPtr BridgeAllocator::raw_deleter() const {
-    return caching_ && !caching_is_off_for_good() ? &delete_ours : &delete_uncached;
+    return caching_ ? &delete_ours : &delete_uncached;
 }
 
 c10::DataPtr BridgeAllocator::allocate(std::size_t bytes) {
-    DeviceIndex device = 0;
-    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    const auto [device, stream] = current_place();
     void* pointer = nullptr;
     c10::DeleterFnPtr deleter = &delete_ours;
     if (bytes > 0) {
-        const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device).stream();
-        if (!caching_.load(std::memory_order_relaxed) || caching_is_off_for_good()) [[unlikely]] {
+        if (!caching_.load(std::memory_order_relaxed)) [[unlikely]] {
             pointer = obtain_uncached(bytes);
             deleter = &delete_uncached;
         } else if (has_previous_routes_.load(std::memory_order_relaxed) &&
@@ -127,12 +160,17 @@ void BridgeAllocator::out_of_memory(const Status& status, std::size_t bytes, Dev
 
 // Foreign pointers do not come here: what torch gives to a deleter, that deleter's allocator made.
 void BridgeAllocator::release(void* pointer) noexcept {
-    Core* const core = core_.load(std::memory_order_acquire);
-    if (pointer == nullptr || core == nullptr) { return; }
-    const Status status = history_.listening() || c10::memoryProfilingEnabled()
-                              ? release_observed(*core, pointer)
-                              : core->free(address_of(pointer));
+    const Status status = try_release(pointer);
     if (!status.ok()) [[unlikely]] { access_.note_error("free", status); }
+}
+
+Status BridgeAllocator::try_release(void* pointer) noexcept {
+    Core* const core = core_.load(std::memory_order_acquire);
+    if (pointer == nullptr || core == nullptr) { return {}; }
+    if (history_.listening() || c10::memoryProfilingEnabled()) [[unlikely]] {
+        return release_observed(*core, pointer);
+    }
+    return core->free(address_of(pointer));
 }
 
 Status BridgeAllocator::release_observed(Core& core, void* pointer) noexcept {
@@ -165,14 +203,14 @@ void BridgeAllocator::report_to_profiler(void* pointer, std::int64_t bytes, Devi
 }
 
 void* BridgeAllocator::raw_alloc(std::size_t bytes) {
-    if (bytes == 0) { return nullptr; }
     DeviceIndex device = 0;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-    return obtain(bytes, device, c10::cuda::getCurrentCUDAStream(device).stream());
+    return raw_alloc_with_stream(bytes, c10::cuda::getCurrentCUDAStream(device).stream());
 }
 
 void* BridgeAllocator::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {
     if (bytes == 0) { return nullptr; }
+    if (!caching_) { return obtain_uncached(bytes); }
     DeviceIndex device = 0;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     return obtain(bytes, device, stream);
@@ -181,15 +219,15 @@ void* BridgeAllocator::raw_alloc_with_stream(std::size_t bytes, cudaStream_t str
 // Unlike a deleter it may throw, and it may be given anything.
 void BridgeAllocator::raw_delete(void* pointer) {
     if (pointer == nullptr) { return; }
-    if (is_ours(pointer)) {
-        delete_ours(pointer);
+    trace_deallocation(pointer);
+    const Status status = try_release(pointer);
+    if (status.ok()) { return; }
+    if (late_) { return previous_->raw_delete(pointer); }
+    if (!caching_) {
+        C10_CUDA_CHECK(cudaFree(pointer));
         return;
     }
-    if (late_) {
-        previous_->raw_delete(pointer);
-        return;
-    }
-    check(core().free(address_of(pointer)));  // says why it is refused
+    raise(status);
 }
 
 void BridgeAllocator::recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStream stream) {

@@ -131,7 +131,7 @@ void BridgeAllocator::annotateMemory(const void* pointer, const std::string& met
                               block->bytes,
                               reinterpret_cast<void*>(block->stream),
                               {block->pool_first, block->pool_second}},
-                             metadata);
+                             metadata, history_.gather(RecordContext::ALLOC));
 }
 #endif
 

@@ -53,11 +53,31 @@ void add(DeviceStats& to, const DeviceStats& from) {
 #endif
 }
 
+// Python's calls come here with whatever number the user gave.
+void check_device(const Core& core, DeviceIndex device) {
+    TORCH_CHECK(0 <= device && device < core.device_count(), "Invalid device argument ",
+                static_cast<int>(device), ": did you call init?");
+}
+
 }  // namespace
 
 DeviceStats BridgeAllocator::getDeviceStats(DeviceIndex device) {
-    DeviceStats stats;
     Core& core = this->core();
+    check_device(core, device);
+    if (late_) { return count(core, device); }
+    const auto index = static_cast<std::size_t>(device);
+    const std::lock_guard guard(counted_lock_);
+    if (index >= counted_.size()) { counted_.resize(index + 1); }
+    Counted& counted = counted_[index];
+    if (counted.version == 0 || counted.version != core.statistics_version(device)) {
+        counted.stats = count(core, device);
+        counted.version = core.statistics_version(device);
+    }
+    return counted.stats;
+}
+
+DeviceStats BridgeAllocator::count(Core& core, DeviceIndex device) {
+    DeviceStats stats;
     const DeviceStatistics ours = core.statistics(device);
 #define GMA_GAUGE(name, unit, sentence) copy(stats.name, ours.name);
 #define GMA_COUNTER(name, sentence)
@@ -82,11 +102,13 @@ DeviceStats BridgeAllocator::getDeviceStats(DeviceIndex device) {
 }
 
 void BridgeAllocator::resetAccumulatedStats(DeviceIndex device) {
+    check_device(core(), device);
     core().reset_accumulated_statistics(device);
     if (late_) { previous_->resetAccumulatedStats(device); }
 }
 
 void BridgeAllocator::resetPeakStats(DeviceIndex device) {
+    check_device(core(), device);
     core().reset_peak_statistics(device);
     if (late_) { previous_->resetPeakStats(device); }
 }
