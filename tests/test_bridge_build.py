@@ -459,3 +459,13 @@ def test_the_compiler_sees_torch_cuda_and_python_and_links_by_versioned_names(
     for part in (f"-L{root}/lib ", "-lc10_cuda", "libcudart.so.13", "-Wl,--as-needed"):
         assert part in linked
     assert "rpath," not in linked
+
+
+def test_a_compiler_without_the_shared_runtime_gets_the_one_in_use(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "7f00-7f01 r-xp 0 08:01 42                     /env/lib/libstdc++.so.6.0.34\n"
+    monkeypatch.setattr(build, "_maps", lambda: "7f00 [heap]\n" + line + "7f02 /lib/libc.so.6\n")
+    assert " /env/lib/libstdc++.so.6.0.34 " in obtain.obtain(bench.facts).log.read_text()
+    monkeypatch.setattr(build, "_maps", lambda: "")
+    obtain.obtain(bench.facts, force=True)

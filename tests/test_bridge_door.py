@@ -172,7 +172,7 @@ def test_it_is_stamped_and_linked_to_what_torch_has_loaded(bridge: Path) -> None
     assert stamp.source_id in bridge.parent.name
     dynamic = readelf("--dynamic", bridge)
     needed = set(re.findall(r"\(NEEDED\).*\[(.+?)\.so", dynamic))
-    assert "libc10_cuda" in needed
+    assert {"libc10_cuda", "libstdc++"} <= needed
     assert needed <= TORCHS_LIBRARIES | OTHER_LIBRARIES
     assert "RPATH" not in dynamic
     assert "RUNPATH" not in dynamic

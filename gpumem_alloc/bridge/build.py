@@ -141,10 +141,19 @@ def link_command(
 def _shared_cxx_runtime(compiler: Compiler) -> list[str]:
     """The shared C++ runtime by its name: torch's exceptions end in it.
 
-    Some compilers' -lstdc++ finds only the archive.
+    Some compilers' -lstdc++ finds only the archive. One that does not know the file either gets the
+    one that torch has loaded.
     """
-    found = _run([*compiler.command, "-print-file-name=libstdc++.so.6"]).text.strip()
-    return [found] if Path(found).is_absolute() else []
+    name = "libstdc++.so.6"
+    found = _run([*compiler.command, f"-print-file-name={name}"]).text.strip()
+    if Path(found).is_absolute():
+        return [found]
+    mapped = re.search(rf"(/\S*/{re.escape(name)}\S*)$", _maps(), re.MULTILINE)
+    return [mapped[1]] if mapped else []
+
+
+def _maps() -> str:
+    return Path("/proc/self/maps").read_text()
 
 
 @dataclass(frozen=True)
