@@ -8,79 +8,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import gpumem_alloc
 from gpumem_alloc.bridge import build, cache, load, obtain, sources, stamps, status
 from gpumem_alloc.bridge.errors import BridgeError
 from gpumem_alloc.bridge.facts import TorchFacts
-
-PACKAGE_FOLDER = Path(gpumem_alloc.__file__).resolve().parent.parent
-FAKE = f"{sys.executable} -S -E {Path(__file__).with_name('fake_compiler.py')}"
-UNITS = ["one.cpp", "stamp.cpp", "two.cpp", "link"]
-
-
-@dataclass(frozen=True)
-class Bench:
-    """A torch, a CUDA, a package with sources and a cache, all of them nearly empty."""
-
-    folder: Path
-    facts: TorchFacts
-
-    @property
-    def cache(self) -> Path:
-        return self.folder / "cache"
-
-    def calls(self) -> list[str]:
-        """What was compiled since the last call, in alphabetical order but for the link."""
-        notes = self.folder / "calls"
-        lines = notes.read_text().split() if notes.exists() else []
-        notes.write_text("")
-        return sorted(line for line in lines if line != "link") + ["link"] * lines.count("link")
-
-    def start(self, **environment: str) -> subprocess.Popen[str]:
-        """Another process that wants the bridge."""
-        code = (
-            "from pathlib import Path, PosixPath\n"
-            "from gpumem_alloc.bridge import obtain\n"
-            "from gpumem_alloc.bridge.facts import TorchFacts\n"
-            f"obtain.PACKAGE = Path({str(obtain.PACKAGE)!r})\n"
-            f"print(obtain.obtain({self.facts!r}).module)\n"
-        )
-        return subprocess.Popen(
-            [sys.executable, "-c", code], text=True, cwd=PACKAGE_FOLDER,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **environment},
-            start_new_session=True,
-        )  # fmt: skip
+from tests.bridge_bench import PACKAGE_FOLDER, UNITS, Bench, set_up
 
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    def write(path: str, text: str = "") -> None:
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
-
-    write("cuda/include/cuda.h", "#define CUDA_VERSION 13000\n")
-    write("cuda/include/cuda_runtime_api.h")
-    write("cuda/include/crt/host_defines.h")
-    write("cuda/lib64/libcudart.so.13")
-    write("package/csrc/torch/bridge/one.cpp", '#include "base/shared.h"\n')
-    write("package/csrc/torch/bridge/two.cpp", "#include <vector>\n")
-    write("package/csrc/base/shared.h", "#pragma once\n")
-    write("package/csrc/base/unrelated.h")
-    monkeypatch.setattr(obtain, "PACKAGE", tmp_path / "package")
-    monkeypatch.delenv("GPUMEM_ALLOC_DOOR", raising=False)
-    for name, value in {
-        "CXX": FAKE,
-        "CUDA_HOME": str(tmp_path / "cuda"),
-        "FAKE_CALLS": str(tmp_path / "calls"),
-        "GPUMEM_ALLOC_CACHE": str(tmp_path / "cache"),
-    }.items():
-        monkeypatch.setenv(name, value)
-    return Bench(tmp_path, TorchFacts("2.14.1+cu130", "13.0", tmp_path / "torch"))
+    return set_up(tmp_path, monkeypatch)
 
 
 # --- what a bridge is named by --------------------------------------------------------------------
