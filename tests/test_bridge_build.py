@@ -278,6 +278,16 @@ def test_a_file_that_others_may_write_is_built_anew(
     assert module.stat().st_mode & 0o022 == 0
 
 
+def test_another_users_folder_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = obtain.obtain(bench.facts).module.parent.parent
+    if os.getuid() == 0:
+        os.chown(folder, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(BridgeError, match="belongs to another user"):
+        obtain.obtain(bench.facts)
+
+
 def test_a_linked_folder_is_refused(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     bench.cache.mkdir()
