@@ -13,7 +13,7 @@ from tests.behaviour.table import Behaviour, behaviours
 from tests.rig.machine import Machine, Run
 
 ROOT = Path(__file__).resolve().parent.parent
-ALLOCATORS = ("native",)
+ALLOCATORS = ("native", "bridge")
 
 
 def torch_version() -> tuple[int, int]:
@@ -55,7 +55,7 @@ def judged_end(row: Behaviour, done: Run) -> str:
 
 
 class Outcomes:
-    """Runs behaviours in batches: those that need no process of their own share one."""
+    """Runs behaviours in batches: those of a group that need no process of their own share one."""
 
     def __init__(self, folder: Path, wanted: set[tuple[str, str, str]]) -> None:
         self.folder = folder
@@ -73,6 +73,7 @@ class Outcomes:
                     for name, other in behaviours().items()
                     if (machine.kind, allocator, name) in self.wanted
                     and not other.alone
+                    and other.group == row.group
                     and other.env == row.env
                 ]
             self.run(machine, allocator, batch)
@@ -122,6 +123,8 @@ def test_behaviour(
     request: pytest.FixtureRequest, outcomes: Outcomes, kind: str, allocator: str, row: Behaviour
 ) -> None:
     machine: Machine = request.getfixturevalue(kind)
+    if allocator == "bridge":
+        request.getfixturevalue("bridge")  # built before anything is run with it
     wrong = outcomes.of(machine, allocator, row)
     if wrong:
         pytest.fail(wrong, pytrace=False)

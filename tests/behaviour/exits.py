@@ -166,7 +166,7 @@ def after_a_forked_child_left_in_a_hurry() -> None:
 def with_a_graph_and_its_pool() -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        tensor = empty(5 * MIB)
+        tensor = empty(5 * MIB).zero_()  # PyTorch warns of an empty graph
     graph.replay()
     _kept.extend([graph, tensor])
 

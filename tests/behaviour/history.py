@@ -61,14 +61,14 @@ def entries_come_in_the_order_of_what_was_done() -> None:
     del tensor
     torch.cuda.empty_cache()
     entries = trace()
-    first, alloc, requested, completed, last = actions(entries)
-    assert first[0] in ("segment_alloc", "segment_map")
-    assert first[1] >= 3 * MIB
-    size = 3 * MIB - 5
-    assert (alloc, requested, completed) == tuple((name, size) for name in _BLOCK)
-    assert last[0] in ("segment_free", "segment_unmap")
-    assert last[1] == first[1]
-    assert [entry["addr"] for entry in entries[1:4]] == [place] * 3
+    names = [name for name, _ in actions(entries)]
+    made = names.index("alloc")  # memory comes in one piece or in several
+    assert set(names[:made]) <= {"segment_alloc", "segment_map"}
+    assert actions(entries)[made : made + 3] == [(name, 3 * MIB - 5) for name in _BLOCK]
+    assert set(names[made + 3 :]) <= {"segment_free", "segment_unmap"}
+    gained = sum(entry["size"] for entry in entries[:made])
+    assert gained == sum(entry["size"] for entry in entries[made + 3 :]) >= 3 * MIB
+    assert [entry["addr"] for entry in entries[made : made + 3]] == [place] * 3
     times = [entry["time_us"] for entry in entries]
     assert times == sorted(times)
     assert times[0] > 1_600_000_000_000_000  # the clock of the calendar

@@ -254,7 +254,7 @@ def two_receivers_share_one_tensor() -> None:
     assert holds(tensor, 5)
 
 
-@behaviour(gpu=True)
+@behaviour(gpu=True, alone=True)
 def a_handle_says_where_in_its_allocation_a_tensor_lies() -> None:
     tensors = [empty(70 * KIB) for _ in range(3)]
     shared = [tensor.untyped_storage()._share_cuda_() for tensor in tensors]

@@ -74,6 +74,19 @@ def a_pool_is_not_entered_twice() -> None:
         assert pool_of(empty(MIB)) == pool.id
 
 
+@a_pool_is_not_entered_twice.differs("a pool may be used inside itself; it is left as often")
+def _() -> None:
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        with torch.cuda.use_mem_pool(pool):
+            assert pool.use_count() == 3
+            assert pool_of(empty(MIB)) == pool.id
+        assert pool.use_count() == 2
+        assert pool_of(empty(MIB)) == pool.id
+    assert pool.use_count() == 1
+    assert pool_of(empty(MIB)) == (0, 0)
+
+
 @behaviour()
 def tensors_made_inside_are_the_pools() -> None:
     pool = torch.cuda.MemPool()
@@ -334,6 +347,21 @@ def without_splitting_each_block_is_a_segment() -> None:
     assert len(whole.snapshot()) > len(splits.snapshot())
     tensors.clear()
     del splits, whole
+
+
+@without_splitting_each_block_is_a_segment.differs(
+    "a block is whole chunks of its own, which the snapshot shows side by side in one segment"
+)
+def _() -> None:
+    whole = torch.cuda.MemPool(no_split=True)
+    tensors = []
+    for _ in range(2):
+        with torch.cuda.use_mem_pool(whole):
+            tensors.append(empty(4 * MIB + 512))
+    blocks = [block for segment in whole.snapshot() for block in segment["blocks"]]
+    assert [block["state"] for block in blocks] == ["active_allocated"] * 2
+    assert all(block["size"] % (2 * MIB) == 0 for block in blocks)
+    tensors.clear()
 
 
 @behaviour()

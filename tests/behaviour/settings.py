@@ -21,6 +21,9 @@ def _rounded(size: int) -> int:
     return int(grown)
 
 
+_IDLE = "memory is carved by the page, whatever its size; a warning names the setting"
+
+
 @behaviour()
 def ill_formed_settings_are_refused() -> None:
     for text in (
@@ -81,10 +84,20 @@ def sizes_are_rounded_to_divisions_of_a_power_of_two() -> None:
     assert _rounded(21 * 4 * MIB) == 96 * MIB
 
 
+@sizes_are_rounded_to_divisions_of_a_power_of_two.differs(_IDLE)
+def _() -> None:
+    assert [_rounded(size * MIB) for size in (514, 84, 130)] == [514 * MIB, 84 * MIB, 130 * MIB]
+
+
 @behaviour(env={"PYTORCH_CUDA_ALLOC_CONF": "roundup_power2_divisions:[64:8,128:2,>:1]"}, alone=True)
 def divisions_are_given_for_each_size() -> None:
     assert _rounded(84 * MIB) == 88 * MIB
     assert _rounded(130 * MIB) == 192 * MIB
+
+
+@divisions_are_given_for_each_size.differs(_IDLE)
+def _() -> None:
+    assert [_rounded(size * MIB) for size in (514, 84, 130)] == [514 * MIB, 84 * MIB, 130 * MIB]
 
 
 @behaviour(env={"PYTORCH_CUDA_ALLOC_CONF": "roundup_power2_divisions:4"}, alone=True)
@@ -92,6 +105,13 @@ def rounding_leaves_requested_bytes_alone() -> None:
     tensor = empty(84 * MIB)
     assert stats("requested_bytes.all.current") == 84 * MIB
     assert stats("allocated_bytes.all.current") == 96 * MIB
+    del tensor
+
+
+@rounding_leaves_requested_bytes_alone.differs(_IDLE)
+def _() -> None:
+    tensor = empty(84 * MIB)
+    assert stats("requested_bytes.all.current") == stats("allocated_bytes.all.current")
     del tensor
 
 
@@ -104,6 +124,17 @@ def large_blocks_are_not_split() -> None:
     assert stats("max_split_size") == 40 * MIB
     assert stats("oversize_allocations.current") == 1
     assert stats("oversize_segments.current") == 2
+    del tensor
+
+
+@large_blocks_are_not_split.differs(
+    "memory moves in pieces, so that what is left of a large block is not lost; a warning says so"
+)
+def _() -> None:
+    tensor = empty(200 * MIB)
+    del tensor
+    tensor = empty(60 * MIB)
+    assert torch.cuda.memory_reserved() <= 204 * MIB
     del tensor
 
 
@@ -138,9 +169,20 @@ def settings_change_at_run_time() -> None:
     assert torch.cuda.memory._snapshot()["allocator_settings"]["max_split_size"] == 40 * MIB
 
 
+@settings_change_at_run_time.differs("it has options of its own, which hold for the process")
+def _() -> None:
+    _set("roundup_power2_divisions:4")
+    assert _rounded(84 * MIB) == 84 * MIB
+
+
 @behaviour()
 def the_backend_is_native() -> None:
     assert torch.cuda.get_allocator_backend() == "native"
+
+
+@the_backend_is_native.differs("it says who serves the memory")
+def _() -> None:
+    assert torch.cuda.get_allocator_backend() == "gpumem_alloc"
 
 
 @behaviour(env={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, alone=True)
@@ -150,3 +192,26 @@ def the_variable_against_caching_is_obeyed() -> None:
     free = torch.cuda.mem_get_info()[0]
     del tensor
     assert torch.cuda.mem_get_info()[0] >= free + 30 * MIB
+
+
+@behaviour(env={"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, alone=True)
+def the_backend_may_be_named() -> None:
+    assert holds(filled(MIB, 3), 3)
+    assert torch.cuda.memory_snapshot() != []
+
+
+@behaviour(alone=True)
+def the_backend_may_be_named_again_at_run_time() -> None:
+    empty(100)
+    try:
+        _set("backend:native")
+    except RuntimeError as error:
+        raise AssertionError(str(error)) from error
+
+
+@the_backend_may_be_named_again_at_run_time.differs(
+    "PyTorch's parser wants the name of the current allocator there, which is ours"
+)
+def _() -> None:
+    assert "gpumem_alloc" in raised(RuntimeError, partial(_set, "backend:native"))
+    assert holds(filled(MIB, 3), 3)

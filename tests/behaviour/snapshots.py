@@ -79,6 +79,18 @@ def no_two_neighbours_are_free() -> None:
     del tensors
 
 
+@no_two_neighbours_are_free.differs(
+    "the free places of a run of small objects are shown one by one"
+)
+def _() -> None:
+    tensors = _varied()
+    for segment in segments():
+        for one, other in pairwise(segment["blocks"]):
+            if one["state"] == other["state"] == "inactive":
+                assert min(one["size"], other["size"]) <= 8 * KIB
+    del tensors
+
+
 @behaviour()
 def sums_of_blocks_are_the_figures_of_their_segment() -> None:
     tensors = _varied()
@@ -149,12 +161,34 @@ def small_and_large_blocks_lie_in_segments_of_their_kind() -> None:
     assert segment_of(large)["segment_type"] == "large"
 
 
+@small_and_large_blocks_lie_in_segments_of_their_kind.differs(
+    "blocks of every size share memory; a segment is called large if it is more than 2 MiB"
+)
+def _() -> None:
+    small, large = empty(100), empty(3 * MIB)
+    for segment in segments():
+        kind = "large" if segment["total_size"] > 2 * MIB else "small"
+        assert segment["segment_type"] == kind
+    del small, large
+
+
 @behaviour()
 def small_tensors_come_two_mebibytes_and_middling_ones_twenty_at_a_time() -> None:
     small, large, middle = empty(100), empty(10 * MIB + 1), empty(3 * MIB)
     assert segment_of(small)["total_size"] == 2 * MIB
     assert segment_of(middle)["total_size"] == 20 * MIB
     assert segment_of(large)["total_size"] == 12 * MIB
+
+
+@small_tensors_come_two_mebibytes_and_middling_ones_twenty_at_a_time.differs(
+    "memory is taken by the page of 2 MiB, as much as is missing"
+)
+def _() -> None:
+    tensors = [empty(100), empty(10 * MIB + 1), empty(3 * MIB)]
+    reserved = torch.cuda.memory_reserved()
+    assert reserved % (2 * MIB) == 0
+    assert 13 * MIB < reserved <= 18 * MIB
+    tensors.clear()
 
 
 @behaviour()

@@ -127,6 +127,17 @@ def segments_count_as_small_or_large_by_what_they_hold() -> None:
     del tensor
 
 
+@segments_count_as_small_or_large_by_what_they_hold.differs(
+    "blocks of every size share memory, which counts as large"
+)
+def _() -> None:
+    tensor = empty(1000)
+    assert stats("segment.large_pool.current") == stats("segment.all.current") == 1
+    assert stats("reserved_bytes.large_pool.current") == torch.cuda.memory_reserved() == 2 * MIB
+    assert stats("segment.small_pool.current") == stats("reserved_bytes.small_pool.current") == 0
+    del tensor
+
+
 @behaviour()
 def reserved_is_what_the_card_gave() -> None:
     used, reserved = inside.card_used_bytes(), torch.cuda.memory_reserved()
@@ -142,6 +153,16 @@ def reserved_is_what_the_card_gave() -> None:
 def segments_are_counted_as_the_snapshot_shows_them() -> None:
     tensors = [empty(size) for size in (900, 20_000, 2 * MIB, 15 * MIB, 50 * MIB)]
     assert stats("segment.all.current") == len(segments())
+    assert stats("reserved_bytes.all.current") == sum(s["total_size"] for s in segments())
+    del tensors
+
+
+@segments_are_counted_as_the_snapshot_shows_them.differs(
+    "handles are counted, of which a segment of the snapshot has as many as lie side by side"
+)
+def _() -> None:
+    tensors = [empty(size) for size in (900, 20_000, 2 * MIB, 15 * MIB, 50 * MIB)]
+    assert stats("segment.all.current") >= len(segments()) >= 1
     assert stats("reserved_bytes.all.current") == sum(s["total_size"] for s in segments())
     del tensors
 

@@ -33,6 +33,7 @@ def memory_in_use_on_another_stream_is_not_handed_out() -> None:
 @behaviour()
 def it_is_handed_out_once_that_stream_is_done() -> None:
     side = torch.cuda.Stream()
+    small = empty(100)
     tensor = empty(30 * MIB)
     place = tensor.data_ptr()
     inside.hold(side)
@@ -41,6 +42,7 @@ def it_is_handed_out_once_that_stream_is_done() -> None:
     inside.finish(side)
     empty(100)  # looks at what is done
     assert empty(30 * MIB).data_ptr() == place
+    del small
 
 
 @behaviour()
@@ -89,7 +91,7 @@ def a_view_records_for_its_whole_storage() -> None:
 @behaviour()
 def every_recorded_stream_is_waited_for() -> None:
     one, two = torch.cuda.Stream(), torch.cuda.Stream()
-    tensor = empty(30 * MIB)
+    small, tensor = empty(100), empty(30 * MIB)
     place = tensor.data_ptr()
     inside.hold(one)
     inside.hold(two)
@@ -101,9 +103,12 @@ def every_recorded_stream_is_waited_for() -> None:
     other = empty(30 * MIB)
     if not two.query():  # on a real card it may be done by now
         assert other.data_ptr() != place
+    if other.data_ptr() == place:
+        del other
     inside.finish(two)
     empty(100)
     assert empty(30 * MIB).data_ptr() == place
+    del small
 
 
 @behaviour()
@@ -209,6 +214,25 @@ def giving_the_cache_back_waits_for_pending_memory() -> None:
     assert torch.cuda.memory_reserved() == before
     assert segments() == [] or before > 0
     inside.finish(side)
+
+
+@giving_the_cache_back_waits_for_pending_memory.differs(
+    "empty_cache() does not make the host wait for other streams; what they use goes back later"
+)
+def _() -> None:
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    side = torch.cuda.Stream()
+    tensor = empty(64 * MIB)
+    inside.hold(side)
+    tensor.record_stream(side)
+    del tensor
+    torch.cuda.empty_cache()
+    if not side.query():
+        assert torch.cuda.memory_reserved() >= before + 64 * MIB
+    inside.finish(side)
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == before
 
 
 @behaviour(gpu=True)

@@ -30,7 +30,9 @@ def main(allocator: str, names: list[str], report: str) -> None:
             lines.write(json.dumps({"done": name, "wrong": wrong}) + "\n")
             lines.flush()
         else:
-            return
+            # Taking the interpreter apart would take longer than all the rest; exits.py has it.
+            lines.flush()
+            os._exit(0)
     behaviours()[name].check()
 
 

@@ -1,0 +1,65 @@
+"""PyTorch's own settings under the bridge: what is not honoured is said, once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rig.machine import Machine
+
+pytestmark = pytest.mark.torch
+
+SAID = """
+    import warnings, torch, gpumem_alloc
+    gpumem_alloc.enable({options})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        x = torch.ones(1000).cuda()
+        y = torch.ones(1000).cuda()
+    assert x.cpu().sum() == 1000
+    print(*[str(warning.message).split(" (Trig")[0] for warning in caught], sep="\\n")
+"""
+
+
+def said(machine: Machine, variable: str, settings: str, options: str = "") -> str:
+    """What is printed about settings when the card is first used."""
+    return machine.run(SAID.format(options=options), env={variable: settings}).stdout.strip()
+
+
+def test_settings_that_change_nothing_are_named(bridged: Machine) -> None:
+    text = said(
+        bridged, "PYTORCH_CUDA_ALLOC_CONF",
+        "max_split_size_mb:64,roundup_power2_divisions:[256:1,512:2,>:8],"
+        "per_process_memory_fraction:0.9,expandable_segments:True",
+    )  # fmt: skip
+    assert text.startswith(
+        "gpumem_alloc: of PYTORCH_CUDA_ALLOC_CONF, max_split_size_mb, roundup_power2_divisions"
+        " change nothing"
+    )
+    assert "GPUMEM_ALLOC_CONF" in text
+    assert "\n" not in text
+
+
+def test_one_setting_by_the_newer_name(bridged: Machine) -> None:
+    text = said(bridged, "PYTORCH_ALLOC_CONF", "garbage_collection_threshold:0.8")
+    assert "of PYTORCH_ALLOC_CONF, garbage_collection_threshold changes nothing" in text
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "",
+        "expandable_segments:True",
+        "per_process_memory_fraction:0.5",
+        "pinned_use_cuda_host_register:True,pinned_num_register_threads:4",
+        "backend:native",
+    ],
+)
+def test_what_holds_anyway_is_not_worth_a_word(bridged: Machine, settings: str) -> None:
+    assert said(bridged, "PYTORCH_CUDA_ALLOC_CONF", settings) == ""
+
+
+def test_segments_that_cannot_expand_are_named_under_split(bridged: Machine) -> None:
+    text = said(
+        bridged, "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", 'strategy="split"'
+    )  # fmt: skip
+    assert "expandable_segments changes nothing" in text
