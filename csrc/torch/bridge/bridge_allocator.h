@@ -152,12 +152,6 @@ private:
     static Address address_of(const void* pointer) { return reinterpret_cast<Address>(pointer); }
     static PoolId pool_of(const MempoolId_t& pool) { return {pool.first, pool.second}; }
 
-    // Torch's struct as it was filled last: asking twice in a row costs one copy.
-    struct Counted {
-        std::uint64_t version = 0;
-        DeviceStats stats;
-    };
-
     const CoreAccess access_;
     cca::CUDAAllocator* const previous_;
     std::atomic<Core*> core_{nullptr};
@@ -165,9 +159,6 @@ private:
     std::atomic<bool> caching_;  // enabled, and not forbidden by the environment
     std::atomic<bool> late_{false};
     History history_;
-
-    std::mutex counted_lock_;
-    std::vector<Counted> counted_;  // by device
 
     std::mutex lock_;  // of what follows
     std::vector<PreviousRoute> previous_routes_;

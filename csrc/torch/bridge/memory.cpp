@@ -203,17 +203,14 @@ void BridgeAllocator::report_to_profiler(void* pointer, std::int64_t bytes, Devi
 }
 
 void* BridgeAllocator::raw_alloc(std::size_t bytes) {
-    DeviceIndex device = 0;
-    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-    return raw_alloc_with_stream(bytes, c10::cuda::getCurrentCUDAStream(device).stream());
+    if (bytes == 0) { return nullptr; }
+    const auto [device, stream] = current_place();
+    return caching_ ? obtain(bytes, device, stream) : obtain_uncached(bytes);
 }
 
 void* BridgeAllocator::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {
     if (bytes == 0) { return nullptr; }
-    if (!caching_) { return obtain_uncached(bytes); }
-    DeviceIndex device = 0;
-    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-    return obtain(bytes, device, stream);
+    return caching_ ? obtain(bytes, current_place().device, stream) : obtain_uncached(bytes);
 }
 
 // Unlike a deleter it may throw, and it may be given anything.
