@@ -166,6 +166,21 @@ TEST_CASE("restoring waits for streams that freed blocks were recorded on") {
     world.check_nothing_left();
 }
 
+TEST_CASE("restoring waits for streams that live blocks were recorded on") {
+    PlacesWorld world(64_MiB);
+    world.retain();
+    const Address first = world.allocate_in(kPool, 3_MiB);
+    world.driver.drain_all();
+    REQUIRE(world.record(first, kTwo).ok());
+    CHECK(world.driver.queued_operations(kTwo) > 0);
+    world.restore(State{{first, 1_MiB, 1_MiB}});
+    CHECK(world.driver.queued_operations(kTwo) == 0);
+    CHECK(world.mismatch_count == 0);
+    CHECK(world.statistics().active[0].current == 1);
+    world.release();
+    world.check_nothing_left();
+}
+
 TEST_CASE("a state that cannot be is refused, and nothing changes") {
     PlacesWorld world(64_MiB);
     const State none;
