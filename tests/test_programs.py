@@ -69,7 +69,10 @@ class Outcome:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Nothing of the user's settings, nothing from the network, one cache for what is compiled."""
+    """Nothing of the user's settings, nothing from the network, nothing that another run compiled.
+
+    What a compiler tunes by timing allocates, and a later run that finds the result does not.
+    """
     clean = {
         name: value
         for name, value in os.environ.items()
@@ -84,7 +87,8 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def run(program: str, allocator: str, folder: Path) -> Outcome:
-    """Run one program in a process of its own."""
+    """Run one program in a process and a folder of its own."""
+    folder.mkdir()
     command = [sys.executable, "-m", "tests.programs.runner", program, allocator]
     try:
         done = subprocess.run(
@@ -120,7 +124,10 @@ def outcomes(
     assert built.returncode == 0, built.stdout + built.stderr
     with ThreadPoolExecutor(AT_ONCE) as pool:
         yield {
-            program: [pool.submit(run, program, allocator, folder) for allocator in RUNS]
+            program: [
+                pool.submit(run, program, allocator, folder / f"{program}-{number}")
+                for number, allocator in enumerate(RUNS)
+            ]
             for program in wanted
         }
 
