@@ -6,7 +6,7 @@ import pytest
 
 from tests.rig.machine import Machine
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("bridge")]
 
 # Starts a receiver; `exchange()` sends it tensors and checks what it says of them.
 _RECEIVER = """
