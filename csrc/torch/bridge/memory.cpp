@@ -121,7 +121,7 @@ void* BridgeAllocator::obtain_observed(std::size_t bytes, DeviceIndex device, cu
     if (!address) { out_of_memory(address.status(), bytes, device, stream, std::move(context)); }
     void* const pointer = reinterpret_cast<void*>(*address);
     if (history_.listening()) {
-        const auto block = core().describe(*address);
+        const auto block = has_pools_ ? core().describe(*address) : std::nullopt;
         const MempoolId_t pool =
             block ? MempoolId_t{block->pool_first, block->pool_second} : MempoolId_t{0, 0};
         history_.note_allocation({TraceEntry::ALLOC, device, *address, bytes, stream, pool},

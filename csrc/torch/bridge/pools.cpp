@@ -63,6 +63,7 @@ void BridgeAllocator::beginAllocateToPool(DeviceIndex device, MempoolId_t pool,
         previous_->beginAllocateToPool(device, pool, std::move(filter));
         return;
     }
+    has_pools_ = true;
     auto takes = [filter = std::move(filter)](Stream stream) {
         return filter(static_cast<cudaStream_t>(stream));
     };
