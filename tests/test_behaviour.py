@@ -38,7 +38,7 @@ def cases() -> list[object]:
         for machine in ("rig", "gpu")
         for allocator in ALLOCATORS
         for row in behaviours().values()
-        if row.since <= torch_version() and (machine == "gpu" or not row.gpu)
+        if row.since <= torch_version() and row.runs_on(machine)
     ]
 
 

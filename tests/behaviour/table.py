@@ -45,12 +45,17 @@ class Behaviour:
     check: Check
     group: str
     gpu: bool = False  # needs kernels or a driver's real answers; otherwise the stand-in does too
+    rig: bool = False  # needs a machine that a test may make up, such as one of two cards
     since: Version = (2, 11)
     alone: bool = False  # wants a process of its own
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     exit_code: int | None = None  # the process ends in it; nothing is asked of the function
     stderr: str = ""  # how the last line that such a process writes to stderr begins; "": nothing
     difference: Difference | None = None
+
+    def runs_on(self, machine: str) -> bool:
+        """Whether the machine, `rig` or `gpu`, can show it."""
+        return not (self.gpu if machine == "rig" else self.rig)
 
     @property
     def name(self) -> str:
@@ -73,6 +78,7 @@ _behaviours: list[Behaviour] = []
 def behaviour(
     *,
     gpu: bool = False,
+    rig: bool = False,
     since: Version = (2, 11),
     alone: bool = False,
     env: Mapping[str, str] | None = None,
@@ -86,6 +92,7 @@ def behaviour(
             check=check,
             group=check.__module__.rpartition(".")[2],
             gpu=gpu,
+            rig=rig,
             since=since,
             alone=alone or exit_code is not None,
             env=MappingProxyType(dict(env or {})),
