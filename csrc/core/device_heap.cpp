@@ -197,6 +197,13 @@ Result<Address> DeviceHeap::allocate_large(Bytes bytes, Stream stream) {
     return block->address;
 }
 
+// A handle that is used again is another stream, which nothing orders after the work of the first.
+bool DeviceHeap::is_stream_of(const ThreadCache& cache, Stream stream) {
+    if (stream == nullptr) { return true; }
+    const Result<std::uint64_t> id = driver_.stream_id(device_, stream);
+    return id && *id == cache.key().stream_id;
+}
+
 void DeviceHeap::update_parking_locked() {
     const auto parked_at_most = static_cast<std::int64_t>(caches_.size());
     parking_open_ = small_path_open_.load(std::memory_order_relaxed) &&
@@ -238,6 +245,7 @@ Status DeviceHeap::free_large(Address address) {
 void DeviceHeap::finish_large_free_locked(Block* block) {
     block->set_parked(false);
     count_large_locked(block, -1);
+    update_parking_locked();
     if (exports_.end(block->address)) { strategy_->unpin(block); }
     if (block->recorded) {
         PendingFree pending{block, nullptr, block->address, block->bytes, 0};

@@ -53,7 +53,10 @@ public:
     Address take_parked(Bytes bytes, Stream stream) {
         if (!parking_open_.load(std::memory_order_relaxed)) { return 0; }
         ThreadCache* cache = find_thread_cache(id_, stream);
-        if (cache == nullptr) [[unlikely]] { return 0; }
+        if (cache == nullptr || !cache->has_parked(large_bytes(bytes)) ||
+            !is_stream_of(*cache, stream)) {
+            return 0;
+        }
         return cache->take_parked(large_bytes(bytes), bytes);
     }
     Result<Address> allocate(Bytes bytes, Stream stream);
@@ -195,6 +198,7 @@ private:
         block->set_parked(false);
         return false;
     }
+    bool is_stream_of(const ThreadCache& cache, Stream stream);
     void update_parking_locked();
     void finish_large_free_locked(Block* block);
     void count_retaken_locked(const CacheDelta& delta);

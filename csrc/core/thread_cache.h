@@ -86,6 +86,9 @@ public:
     // request that the thread does not serve itself, statistics, trimming) gives it back first.
     // false: another one is parked, or small objects are to be counted before.
     bool park(Block* block);
+    bool has_parked(Bytes bytes) const {
+        return parked_bytes_.load(std::memory_order_relaxed) == bytes;
+    }
     // The parked block if it has exactly this size, else 0.
     Address take_parked(Bytes bytes, Bytes requested_bytes);
     // Takes the parked block out, for the heap to give back.
@@ -195,7 +198,6 @@ inline bool ThreadCache::park(Block* block) {
 }
 
 inline Address ThreadCache::take_parked(Bytes bytes, Bytes requested_bytes) {
-    if (parked_bytes_.load(std::memory_order_relaxed) != bytes) { return 0; }
     std::lock_guard guard(lock_);
     Block* const block = parked_;
     if (block == nullptr || block->bytes != bytes || !stays_best(*block)) { return 0; }

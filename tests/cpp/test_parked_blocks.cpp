@@ -71,6 +71,18 @@ TEST_CASE("a parked block is free for statistics, snapshots, other sizes and dou
     world.check_nothing_left();
 }
 
+TEST_CASE("a stream that has the handle of another one gets nothing that the other parked") {
+    PatternWorld world("strategy:paged", PatternWorld::small_card(64_MiB));
+    const Stream stream = stream_at(1);
+    const Address row[] = {world.allocate(kBytes, stream), world.allocate(kBytes, stream),
+                           world.allocate(kBytes, stream)};
+    REQUIRE(world.free(row[1]).ok());  // its last use is queued and not done
+    world.driver.destroy_stream(stream);
+    world.driver.reuse_stream(stream);
+    CHECK(world.allocate(kBytes, stream) != row[1]);
+    world.check_nothing_left();
+}
+
 TEST_CASE("a snapshot shows a parked block as free") {
     ParkedWorld world;
     REQUIRE(world.free(world.row[1]).ok());
