@@ -141,7 +141,7 @@ def the_profilers_figures_are_the_allocators() -> None:
     del tensor
 
 
-@behaviour(gpu=True)
+@behaviour()
 def the_profilers_page_of_memory_has_categories() -> None:
     with torch.profiler.profile(with_stack=True, profile_memory=True, record_shapes=True) as done:
         x = torch.rand(128, 128, device="cuda")
