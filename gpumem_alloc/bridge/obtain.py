@@ -108,7 +108,7 @@ def build_in(
                 _refuse_after_failure(entry, tools)
             if fault not in (None, cache.ABSENT):
                 tell(f"the bridge in {entry.folder} is {fault}; it is built anew")
-            tell(f"building the bridge for torch {made.facts.version} (about 15 s, once)")
+            tell(f"building the bridge for torch {made.facts.version} (under a minute, once)")
             for left in entry.folder.glob(f"{_SCRATCH}*") if is_alone else ():  # by one that died
                 shutil.rmtree(left, ignore_errors=True)
             _build(entry, made, tools)

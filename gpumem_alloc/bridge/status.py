@@ -85,7 +85,7 @@ def _outcome(report: dict[str, Any]) -> dict[str, str | None]:
     if report["module"]:
         return {"door": "bridge", "then": "load the bridge that is there"}
     if not report["problems"]:
-        return {"door": "bridge", "then": "compile the bridge (about 15 s, once), then load it"}
+        return {"door": "bridge", "then": "compile the bridge (under a minute, once), then load it"}
     if wanted_door(None) == "bridge":
         return {"door": None, "then": f"an error, since {ENVIRONMENT}=bridge"}
     return {"door": "stock", "then": "the stock door, with a warning"}
