@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.behaviour import worker
 from tests.behaviour.document import DOCUMENT, count, page
-from tests.behaviour.table import Behaviour, behaviours
+from tests.behaviour.table import Behaviour, Check, Difference, behaviours
 from tests.rig.machine import Machine, Run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -94,13 +97,16 @@ class Outcomes:
             if row.exit_code is not None:
                 self.known[machine.kind, allocator, row.name] = judged_end(row, done)
                 return
-            for line in report.read_text().splitlines() if report.exists() else []:
+            text = f"the process ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+            if not report.exists():  # not even the allocator came into place
+                self.known.update({(machine.kind, allocator, name): text for name in batch})
+                return
+            for line in report.read_text().splitlines():
                 entry = json.loads(line)
                 begun = entry.get("begun", "")
                 if "done" in entry:
                     self.known[machine.kind, allocator, entry["done"]] = entry["wrong"]
             if begun or done.returncode != 0:
-                text = f"the process ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
                 self.known[machine.kind, allocator, begun or batch[-1]] = text
             batch = [name for name in batch if (machine.kind, allocator, name) not in self.known]
 
@@ -133,3 +139,83 @@ def test_behaviour(
 def test_the_document_is_current() -> None:
     assert DOCUMENT.read_text() == page(), "run: python -m tests.behaviour --write"
     assert count() in page()
+
+
+def holds() -> None:
+    """A check that holds."""
+
+
+def fails() -> None:
+    raise AssertionError("of the test")
+
+
+def breaks() -> None:
+    raise KeyError("of the test")
+
+
+@pytest.mark.parametrize(
+    ("check", "instead", "native", "bridge"),
+    [
+        (holds, None, "", ""),
+        (fails, None, "of the test", "of the test"),
+        (fails, holds, "of the test", ""),
+        (holds, holds, "", "no longer differs"),
+        (breaks, holds, "of the test", "to differ, not to fail"),
+        (fails, fails, "of the test", "of the test"),
+    ],
+)
+def test_the_judge_sees_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, check: Check, instead: Check | None, native: str, bridge: str
+) -> None:
+    monkeypatch.setattr(worker, "settle", holds)
+    difference = Difference("why", instead) if instead else None
+    row = Behaviour(check=check, group="none", difference=difference)
+    for allocator, said in (("native", native), ("bridge", bridge)):
+        wrong = worker.judged(row, allocator)
+        assert (said in wrong) if said else (wrong == "")
+
+
+@pytest.mark.parametrize(
+    ("done", "is_right"),
+    [
+        (Run(1, "", "Traceback (most recent call last):\n  a line\nKeyError: 'x'\n"), True),
+        (Run(0, "", "Traceback (most recent call last):\n  a line\nKeyError: 'x'\n"), False),
+        (Run(1, "", "noise\nKeyError: 'x'\n"), False),
+        (Run(1, "noise", "KeyError: 'x'\n"), False),
+        (Run(1, "", ""), False),
+        (Run(1, "", "KeyError: 'x'\nnoise\n"), False),
+    ],
+)
+def test_an_end_is_judged_by_its_code_and_its_words(done: Run, is_right: bool) -> None:
+    row = Behaviour(check=holds, group="none", exit_code=1, stderr="KeyError: 'x'")
+    assert (judged_end(row, done) == "") is is_right
+    quiet = Behaviour(check=holds, group="none", exit_code=0)
+    assert judged_end(quiet, Run(0, "", "")) == ""
+    assert judged_end(quiet, Run(0, "", "noise")) != ""
+
+
+def test_a_batch_goes_on_after_one_that_ends_its_process(tmp_path: Path) -> None:
+    names = [name for name, row in behaviours().items() if row.group == "generic"][:3]
+    ran: list[str] = []
+
+    class Fake:
+        kind = "rig"
+
+        def run(self, code: str, check: bool, env: object) -> Run:
+            batch, report = re.findall(r"main\('native', (\[.*?\]), '(.*?)'\)", code)[0]
+            with Path(report).open("w") as lines:
+                for name in names:
+                    if name in batch:
+                        ran.append(name)
+                        lines.write(json.dumps({"begun": name}) + "\n")
+                        if name == names[1]:
+                            return Run(-11, "", "")
+                        lines.write(json.dumps({"done": name, "wrong": ""}) + "\n")
+            return Run(0, "", "")
+
+    outcomes = Outcomes(tmp_path, {("rig", "native", name) for name in names})
+    fake: Any = Fake()
+    said = [outcomes.of(fake, "native", behaviours()[name]) for name in names]
+    assert said[0] == said[2] == ""
+    assert "ended with -11" in said[1]
+    assert ran == names
