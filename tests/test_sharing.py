@@ -101,8 +101,9 @@ def test_tensors_come_from_a_child_through_a_pipe(machine: Machine) -> None:
     """)
 
 
-def test_a_process_may_open_what_it_shares_itself(machine: Machine) -> None:
-    machine.run("""
+# On the stand-in alone: a real card lets no process open its own event for others.
+def test_a_process_may_open_what_it_shares_itself(rig: Machine) -> None:
+    rig.run("""
         import torch, gpumem_alloc
         gpumem_alloc.enable(door="bridge")
         tensors = [torch.arange(size).cuda() for size in (10, 11, 200_000)]
@@ -184,8 +185,9 @@ def test_pytorchs_own_memory_reaches_ours(machine: Machine) -> None:
     """)
 
 
-def test_where_descriptors_may_not_be_taken_they_are_passed_along(machine: Machine) -> None:
-    machine.run(
+# On the stand-in alone: a real card lets no process open its own event for others.
+def test_where_descriptors_may_not_be_taken_they_are_passed_along(rig: Machine) -> None:
+    rig.run(
         _RECEIVER
         + """
     peers.forbid_taking_descriptors()
@@ -300,8 +302,9 @@ def test_a_receiver_whose_card_refuses_keeps_nothing(rig: Machine, call: str) ->
     """)
 
 
-def test_a_sender_without_descriptors_left_says_how_many_there_are(machine: Machine) -> None:
-    machine.run("""
+# On the stand-in alone: a real card lets no process open its own event for others.
+def test_a_sender_without_descriptors_left_says_how_many_there_are(rig: Machine) -> None:
+    rig.run("""
         import os, resource, torch, gpumem_alloc, inside
         gpumem_alloc.enable(door="bridge")
         tensor = torch.arange(300_000).cuda()
