@@ -402,6 +402,18 @@ def cycles_of_tensors_are_found_by_their_stacks() -> None:
 
 
 @behaviour()
+def history_is_asked_for_in_the_older_way_too() -> None:
+    _record(True, trace_alloc_max_entries=10, trace_alloc_record_context=True)
+    tensor = allocates_here()
+    assert "allocates_here" in _frames(block_of(tensor))
+    (entry,) = [entry for entry in trace() if entry["action"] == "alloc"]
+    assert "allocates_here" in _frames(entry)
+    del tensor
+    _record(False)
+    assert not torch._C._cuda_isHistoryEnabled()
+
+
+@behaviour()
 def recording_loses_no_contents() -> None:
     _record(context="all", stacks="python")
     tensors = [filled(size, 6) for size in (300, 70_000, 3 * MIB)]

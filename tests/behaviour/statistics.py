@@ -325,3 +325,14 @@ def pinned_memory_is_counted_apart() -> None:
     assert torch.cuda.host_memory_stats()["allocated_bytes.current"] >= MIB
     assert torch.cuda.memory_stats() == before
     del tensor
+
+
+@behaviour()
+def only_a_full_card_waits_for_all_streams() -> None:
+    before = stats("num_sync_all_streams")
+    for size in (100, 3 * MIB, 30 * MIB):
+        empty(size)
+    assert stats("num_sync_all_streams") == before
+    torch.cuda.set_per_process_memory_fraction((64 * MIB) / torch.cuda.mem_get_info()[1])
+    raised(torch.OutOfMemoryError, lambda: empty(128 * MIB))
+    assert stats("num_sync_all_streams") >= before
