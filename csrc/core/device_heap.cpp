@@ -206,8 +206,9 @@ bool DeviceHeap::is_stream_of(const ThreadCache& cache, Stream stream) {
 
 void DeviceHeap::update_parking_locked() {
     const auto parked_at_most = static_cast<std::int64_t>(caches_.size());
-    parking_open_ = small_path_open_.load(std::memory_order_relaxed) &&
-                    (!strategy_->disturbed() || large_live_count_ > parked_at_most);
+    const bool open = small_path_open_.load(std::memory_order_relaxed) &&
+                      (!strategy_->disturbed() || large_live_count_ > parked_at_most);
+    parking_open_.store(open, std::memory_order_relaxed);
 }
 
 Status DeviceHeap::finish_small_free(ThreadCache::Freed freed, Slab* slab, Address address,

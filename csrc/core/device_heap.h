@@ -186,9 +186,11 @@ private:
     static Bytes large_bytes(Bytes bytes) {
         return std::max(round_up(bytes, kUnitBytes), Arena::kGranuleBytes);
     }
-    // Only memory of the default pool, whose stream the thread knows.
+    // Only memory of the default pool, whose stream the thread knows; and not what would not be
+    // taken again.
     bool park(Block* block) {
         if (block->arena == nullptr) { return false; }  // a pool's, from its provider
+        if (block->has_free_neighbour()) { return false; }
         const ArenaKey& key = block->arena->key();
         if (key.pool != PoolId{}) { return false; }
         ThreadCache* cache = find_thread_cache(id_, key.stream);
@@ -198,6 +200,8 @@ private:
         block->set_parked(false);
         return false;
     }
+    // Relaxed: an ordered store would cost more than the counting itself.
+    void note_change() { changed_.store(true, std::memory_order_relaxed); }
     bool is_stream_of(const ThreadCache& cache, Stream stream);
     void update_parking_locked();
     void finish_large_free_locked(Block* block);

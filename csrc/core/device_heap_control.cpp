@@ -70,7 +70,7 @@ Block* DeviceHeap::block_locked(Address address, std::uintptr_t tagged) {
 // Waits for the fences of what it gives back, and for nothing else.
 Result<Bytes> DeviceHeap::trim(Bytes bytes) {
     std::lock_guard guard(lock_);
-    changed_ = true;
+    note_change();
     if (capture_under_way_locked()) { return Bytes{0}; }
     if (!may_capture_locked()) { poll_locked(); }
     drain_caches_locked();
@@ -155,7 +155,7 @@ DeviceStatistics DeviceHeap::statistics() {
 void DeviceHeap::reset_peak_statistics() {
     static_cast<void>(statistics());
     std::lock_guard guard(lock_);
-    changed_ = true;
+    note_change();
     for (auto it = pools_.begin(); it != pools_.end();) {
         for (Gauge& gauge : it->second.reserved_bytes) { gauge.reset_peak(); }
         const bool gone = it->second.use_count == 0 && it->second.reserved_bytes[0].current == 0;
@@ -172,7 +172,7 @@ void DeviceHeap::reset_peak_statistics() {
 void DeviceHeap::reset_accumulated_statistics() {
     static_cast<void>(statistics());
     std::lock_guard guard(lock_);
-    changed_ = true;
+    note_change();
     for (auto& [id, pool] : pools_) {
         for (Gauge& gauge : pool.reserved_bytes) { gauge.reset_accumulated(); }
     }

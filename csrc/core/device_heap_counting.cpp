@@ -29,7 +29,7 @@ void apply(PooledGauge& gauge, const CacheDelta::Sum& sum) {
 
 void DeviceHeap::count_large_locked(const Block* block, int sign) {
     const StatPool pool = stat_pool(block->requested());
-    changed_ = true;
+    note_change();
     large_live_count_ += sign;
     const auto bytes = static_cast<std::int64_t>(block->bytes) * sign;
     add(statistics_.allocation, pool, sign);
@@ -39,14 +39,14 @@ void DeviceHeap::count_large_locked(const Block* block, int sign) {
 }
 
 void DeviceHeap::count_active_locked(Bytes bytes, StatPool pool, int sign) {
-    changed_ = true;
+    note_change();
     add(statistics_.active, pool, sign);
     add(statistics_.active_bytes, pool, static_cast<std::int64_t>(bytes) * sign);
 }
 
 void DeviceHeap::count_reserved_locked() {
     const auto reserved = static_cast<std::int64_t>(strategy_->reserved_bytes());
-    if (reserved != statistics_.reserved_bytes[0].current) { changed_ = true; }
+    if (reserved != statistics_.reserved_bytes[0].current) { note_change(); }
     for (StatPool pool : {StatPool::All, StatPool::Large}) {
         statistics_.reserved_bytes[static_cast<std::size_t>(pool)].set(reserved);
     }
@@ -59,6 +59,7 @@ void DeviceHeap::flush(ThreadCache& cache) {
 }
 
 void DeviceHeap::flush_locked(ThreadCache& cache) {
+    if (!cache.dirty()) { return; }
     Block* const parked = cache.unpark();
     const CacheDelta delta = cache.take_delta();
     if (delta.has_retaken) { count_retaken_locked(delta); }

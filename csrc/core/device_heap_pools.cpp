@@ -102,7 +102,7 @@ Block* DeviceHeap::borrow_from_pools_locked(const Request& request) {
 Result<Bytes> DeviceHeap::trim_pool(PoolId pool) {
     if (pool == PoolId{}) { return trim(kMaxRequestBytes); }
     std::lock_guard guard(lock_);
-    changed_ = true;
+    note_change();
     if (capture_under_way_locked()) { return Bytes{0}; }
     auto wait = HeapStrategy::Wait::No;
     if (!may_capture_locked()) {

@@ -16,7 +16,7 @@
 namespace gma {
 Result<Block*> DeviceHeap::obtain_locked(const Request& request, std::unique_lock<std::mutex>& lock,
                                          Bytes requested_bytes) {
-    changed_ = true;
+    note_change();
     for (auto& cache : caches_) { flush_locked(*cache); }  // whatever other threads have parked
     Result<Block*> block = climb_locked(request, Ladder::First);
     strategy_->set_limit(limit_bytes_);

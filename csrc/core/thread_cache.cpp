@@ -116,6 +116,7 @@ Block* ThreadCache::unpark() {
 CacheDelta ThreadCache::take_delta() {
     std::lock_guard guard(lock_);
     flush_due_.store(false, std::memory_order_relaxed);
+    dirty_.store(parked_ != nullptr, std::memory_order_relaxed);
     return std::exchange(delta_, CacheDelta{});
 }
 

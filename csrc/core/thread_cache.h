@@ -94,6 +94,8 @@ public:
     // Takes the parked block out, for the heap to give back.
     Block* unpark();
 
+    // Whether there is anything to flush: a delta or a parked block.
+    bool dirty() const { return dirty_.load(std::memory_order_relaxed); }
     CacheDelta take_delta();
     bool flush_due() const { return flush_due_.load(std::memory_order_relaxed); }
     template <class Visit>
@@ -135,15 +137,15 @@ private:
     void remove(Bin& bin, Slab* slab);
 
     const ArenaKey key_;
-    // All threads share it: it is written only where it is not set.
     void note_change() {
-        if (!changed_.load(std::memory_order_relaxed)) {
-            changed_.store(true, std::memory_order_relaxed);
-        }
+        if (dirty_.load(std::memory_order_relaxed)) { return; }
+        dirty_.store(true, std::memory_order_relaxed);
+        changed_.store(true, std::memory_order_relaxed);
     }
 
     const std::atomic<bool>& keep_none_;
-    std::atomic<bool>& changed_;
+    std::atomic<bool>& changed_;  // of the whole device
+    std::atomic<bool> dirty_{false};
     SpinLock lock_;
     CacheDelta delta_;
     std::atomic<Bytes> parked_bytes_{0};  // of parked_, so that others can be asked without a lock
