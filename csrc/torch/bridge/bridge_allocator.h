@@ -164,7 +164,7 @@ private:
     std::vector<PreviousRoute> previous_routes_;
     std::atomic<bool> has_previous_routes_{false};
     std::atomic<bool> has_pools_{false};  // a private pool was ever begun
-    std::vector<double> fractions_;  // as set, by device
+    std::vector<double> fractions_;       // as set, by device
     std::vector<cca::OutOfMemoryObserver> out_of_memory_observers_;
 #if GMA_TORCH_AT_LEAST(12)
     std::vector<cca::OomRejectionObserver> rejection_observers_;
