@@ -1,7 +1,7 @@
-"""The README's table of results, made from the newest results file.
+"""The README's tables of results, each made from the newest file of its folder.
 
-python -m benchmarks.table            print it
-python -m benchmarks.table --write    put it between the README's markers
+python -m benchmarks.table            print them
+python -m benchmarks.table --write    put them between the README's markers
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks import host_cost
 from benchmarks.summary import Row
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
-BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-SECTION = re.compile(f"{re.escape(BEGIN)}\n(.*?){re.escape(END)}", re.DOTALL)
+HOST_COST = RESULTS / "host_cost"
 MIB = 1 << 20
 NAMES = {
     "native": "PyTorch default",
@@ -34,21 +34,33 @@ HEAD = (
 )
 
 
-def newest() -> Path | None:
-    """Return the newest results file by name, which begins with its date."""
-    return max(RESULTS.glob("*.json"), default=None)
+def newest(folder: Path) -> Path | None:
+    """Return the newest results file of a folder by name, which begins with its date."""
+    return max(folder.glob("*.json"), default=None)
 
 
 def render(results: dict[str, Any], name: str) -> str:
     """Return the table with its caption; `name` is the results file's."""
+    lines = "".join(_line(entry) for entry in results["summary"])
+    return f"{HEAD}{lines}\n{_source(results, name)}, which also holds every step.\n"
+
+
+def render_host_cost(results: dict[str, Any], name: str) -> str:
+    """Return the table of host costs with its caption."""
+    rounds = 1 + max(row["round"] for row in results["rows"])
+    return (
+        f"{host_cost.render(results['rows'])}\n\n"
+        f"Medians; rounds: {rounds}. {_source(results, f'host_cost/{name}')}.\n"
+    )
+
+
+def _source(results: dict[str, Any], name: str) -> str:
     machine = results["machine"]
     version = machine["gpumem_alloc"] + (f" ({machine['git_id']})" if machine["git_id"] else "")
     driver = f"driver {machine['driver']}, " if machine["driver"] else ""
-    lines = "".join(_line(entry) for entry in results["summary"])
     return (
-        f"{HEAD}{lines}\n"
         f"{machine['gpu']}, {driver}torch {machine['torch']}, gpumem_alloc {version}, "
-        f"{results['date'].split()[0]}: `benchmarks/results/{name}`, which also holds every step.\n"
+        f"{results['date'].split()[0]}: `benchmarks/results/{name}`"
     )
 
 
@@ -82,23 +94,39 @@ def _steps(entry: Row) -> str:
     )
 
 
-def expected() -> str:
-    """Return what must stand between the README's markers; empty without a results file."""
-    path = newest()
-    return "" if path is None else render(json.loads(path.read_text()), path.name)
+# Between which markers of the README stands what.
+SECTIONS = {"results": (RESULTS, render), "host-cost": (HOST_COST, render_host_cost)}
 
 
-def section(readme: str) -> str | None:
+def expected(name: str) -> str:
+    """Return what must stand between a section's markers; empty without a results file."""
+    folder, make = SECTIONS[name]
+    path = newest(folder)
+    return "" if path is None else make(json.loads(path.read_text()), path.name)
+
+
+def markers(name: str) -> tuple[str, str]:
+    """Return the lines before and after a section."""
+    return f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+
+
+def section(readme: str, name: str) -> str | None:
     """Return what stands between a README's markers; None if it has none."""
-    match = SECTION.search(readme)
+    match = _pattern(name).search(readme)
     return match[1] if match else None
 
 
-def with_section(readme: str, table: str) -> str:
+def with_section(readme: str, name: str, table: str) -> str:
     """Return the README with the table between its markers. Raises ValueError if it has none."""
-    if section(readme) is None:
-        raise ValueError(f"README.md has no lines {BEGIN} and {END}: put them where it belongs")
-    return SECTION.sub(lambda _: f"{BEGIN}\n{table}{END}", readme)
+    begin, end = markers(name)
+    if section(readme, name) is None:
+        raise ValueError(f"README.md has no lines {begin} and {end}: put them where it belongs")
+    return _pattern(name).sub(lambda _: f"{begin}\n{table}{end}", readme)
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    begin, end = markers(name)
+    return re.compile(f"{re.escape(begin)}\n(.*?){re.escape(end)}", re.DOTALL)
 
 
 def main() -> None:
@@ -106,12 +134,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true")
     if not parser.parse_args().write:
-        print(expected() or "no results file yet: make bench on a GPU", end="\n")
+        for name in SECTIONS:
+            print(expected(name) or f"{name}: no results file yet", end="\n\n")
         return
     try:
-        README.write_text(with_section(README.read_text(), expected()))
-    except ValueError as error:
-        sys.exit(str(error))
+        readme = README.read_text()
+        for name in SECTIONS:
+            readme = with_section(readme, name, expected(name))
+        README.write_text(readme)
+    except (OSError, ValueError) as error:
+        sys.exit(f"table: {error}")
 
 
 if __name__ == "__main__":
