@@ -63,3 +63,26 @@ def test_segments_that_cannot_expand_are_named_under_split(bridged: Machine) -> 
         bridged, "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", 'strategy="split"'
     )  # fmt: skip
     assert "expandable_segments changes nothing" in text
+
+
+def test_settings_at_run_time_are_parsed_and_what_changes_nothing_is_named(
+    bridged: Machine,
+) -> None:
+    bridged.run("""
+        import warnings, torch, gpumem_alloc
+        gpumem_alloc.enable()
+        torch.ones(1000).cuda()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch._C._accelerator_setAllocatorSettings("garbage_collection_threshold:0.8")
+            torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
+        [warning] = caught
+        assert "garbage_collection_threshold changes nothing" in str(warning.message)
+        assert warning.filename == "<string>" or warning.filename.endswith("code"), warning.filename
+        try:
+            torch._C._accelerator_setAllocatorSettings("no_such_key:1")
+        except ValueError as error:
+            assert "no_such_key" in str(error)
+        else:
+            raise AssertionError("an unknown key passed")
+    """)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,9 @@ class BridgeDoor:
         functions._cuda_changeCurrentAllocator = self._installing(
             functions._cuda_changeCurrentAllocator, made.allocator()
         )
+        name = "_accelerator_setAllocatorSettings"
+        if hasattr(functions, name):
+            setattr(functions, name, self._telling(getattr(functions, name)))
         return made
 
     def is_current(self) -> bool:
@@ -71,5 +75,25 @@ class BridgeDoor:
                 except RuntimeError as error:
                     why = str(error).splitlines()[0].removeprefix("gpumem_alloc: ")
                     raise watch.too_late(f"{why}. {watch.who_started_cuda()}") from None
+
+        return call
+
+    def _telling(self, set_settings: Callable[[str], None]) -> Callable[[str], None]:
+        """PyTorch's settings at run time: PyTorch parses them, and what changes nothing is said."""
+
+        @functools.wraps(set_settings)
+        def call(settings: str) -> None:
+            set_settings(settings)
+            if not self.is_current():
+                return
+            idle = self._module.idle_settings(settings, _C.options_in_force()["strategy"])
+            if idle:
+                changes = "changes" if len(idle) == 1 else "change"
+                warnings.warn_explicit(
+                    f"gpumem_alloc: {', '.join(idle)} {changes} nothing while gpumem_alloc serves "
+                    "the memory. Its own options are in GPUMEM_ALLOC_CONF, read at the start.",
+                    RuntimeWarning,
+                    *watch.user_place(),
+                )
 
         return call
