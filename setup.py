@@ -13,7 +13,6 @@ import sys
 import sysconfig
 from pathlib import Path
 
-import pybind11
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
@@ -21,15 +20,20 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).resolve().parent
 
 
+def missing(name: str) -> str:
+    """Return the error for a package that pip would have brought, had it been let."""
+    return (
+        f"gpumem_alloc: {name} was not found.\n"
+        "It is needed to compile the extension, and build isolation is off.\n"
+        f"Install it into this environment: python -m pip install {name}"
+    )
+
+
 def tool(name: str) -> str:
     """Return the path of a build tool: on PATH, else beside this interpreter."""
     path = shutil.which(name) or shutil.which(name, path=sysconfig.get_path("scripts"))
     if path is None:
-        raise SystemExit(
-            f"gpumem_alloc: {name} was not found.\n"
-            "It is needed to compile the extension, and build isolation is off.\n"
-            f"Install it into this environment: python -m pip install {name}"
-        )
+        raise SystemExit(missing(name))
     return path
 
 
@@ -62,6 +66,10 @@ class CMakeBuild(build_ext):
     def build_extension(self, ext: Extension) -> None:
         if not sys.platform.startswith("linux"):
             raise SystemExit(f"gpumem_alloc: built for Linux only; this is {sys.platform}.")
+        try:
+            import pybind11
+        except ModuleNotFoundError:
+            raise SystemExit(missing("pybind11")) from None
         module = ROOT / self.get_ext_fullpath(ext.name)
         build = Path(self.build_temp).resolve()
         configure = [

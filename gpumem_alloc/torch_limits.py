@@ -16,7 +16,11 @@ from gpumem_alloc.errors import AllocatorError
 _AUTOTUNING = (
     "gpumem_alloc: cuDNN's autotuning (torch.backends.cudnn.benchmark) stays off: it asks the "
     "allocator for its largest free piece, which torch's pluggable allocators cannot answer; set "
-    "benchmark = False to silence this, until a later version's bridge brings autotuning back"
+    "benchmark = False to silence this, or take the bridge, which can "
+    "(`python -m gpumem_alloc bridge status` says what it needs)"
+)
+_TAKE_THE_BRIDGE = (
+    "Take the bridge, which can: `python -m gpumem_alloc bridge status` says what it needs."
 )
 
 _told_of_autotuning = False
@@ -84,8 +88,9 @@ def _refused(action: str) -> Callable[..., Any]:
             f"torch cannot {action}: its pluggable allocators have no hook for it.\n"
             'CUDA graph trees ask for it: torch.compile(mode="reduce-overhead") and '
             '"max-autotune" use them.\n'
-            "Set torch._inductor.config.triton.cudagraph_trees = False to compile to CUDA graphs "
-            "without them. To see memory, record with `python -m gpumem_alloc record`.",
+            f"{_TAKE_THE_BRIDGE} Or set torch._inductor.config.triton.cudagraph_trees = False to "
+            "compile to CUDA graphs without them; to see memory, record with "
+            "`python -m gpumem_alloc record`.",
             "not_supported",
         )
 
@@ -98,3 +103,35 @@ _refuse_history = _refused("record its memory history")
 def _record_history(enabled: Any = None, *_arguments: Any, **_keywords: Any) -> None:
     if enabled:
         _refuse_history()
+
+
+# --- pools and sent tensors -------------------------------------------------------------------
+
+
+def explain_refusals(torch: Any, is_current: Callable[[], bool]) -> None:
+    """From now on MemPool and the sending of tensors fail with our words. Once a process."""
+    refused = (
+        (torch.cuda.MemPool, "__init__", "make a MemPool", "Nothing was made."),
+        (
+            torch.UntypedStorage, "_share_cuda_", "send a CUDA tensor to another process",
+            "The receiver gets nothing, and may wait for ever.",
+        ),
+    )  # fmt: skip
+    for owner, name, action, outcome in refused:
+        setattr(owner, name, _explained(getattr(owner, name), action, outcome, is_current))
+
+
+def _explained(
+    original: Callable[..., Any], action: str, outcome: str, is_current: Callable[[], bool]
+) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        if is_current():
+            raise AllocatorError(
+                f"torch cannot {action}: its pluggable allocators have no hook for it.\n"
+                f"{outcome}\n{_TAKE_THE_BRIDGE}",
+                "not_supported",
+            )
+        return original(*arguments, **keywords)
+
+    return call

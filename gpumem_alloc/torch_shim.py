@@ -40,6 +40,7 @@ def install(torch: Any, ours: Any) -> None:
             setattr(torch._C, name, _routed(original, replacement))
     torch._C._cuda_changeCurrentAllocator = _explained(torch._C._cuda_changeCurrentAllocator)
     torch_limits.keep_autotuning_off(torch, is_current)
+    torch_limits.explain_refusals(torch, is_current)
 
 
 def is_current() -> bool:

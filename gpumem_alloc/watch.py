@@ -12,6 +12,11 @@ from gpumem_alloc.errors import TooLateError
 _started_by: traceback.FrameSummary | None = None
 _watching = False
 
+_OR_THE_BRIDGE = (
+    "; or take the bridge, which may come late: `python -m gpumem_alloc bridge status` says what "
+    "it needs"
+)
+
 # Modules that have been seen to allocate, or to start CUDA, when imported (NVIDIA/apex#1923,
 # openvdb/fvdb-core#105, ROCm/iris#175).
 _SUSPECTS = ("apex", "fvdb", "iris", "cupy", "vllm", "deepspeed", "bitsandbytes")
@@ -73,15 +78,18 @@ def who_started_cuda() -> str:
 def refuse_late(torch: Any) -> None:
     """Raise TooLateError, with the line that was first, if torch has started CUDA."""
     if torch.cuda.is_initialized():
-        raise too_late(who_started_cuda())
+        raise too_late(who_started_cuda(), _OR_THE_BRIDGE)
 
 
-def too_late(why: str) -> TooLateError:
-    """Return the error for a swap after another allocator has been started."""
+def too_late(why: str, otherwise: str = "") -> TooLateError:
+    """Return the error for a swap after another allocator has been started.
+
+    `otherwise` ends its last line.
+    """
     line = _user_line(sys._getframe())
     call = "the call" if line is None else _place(line)
     return TooLateError(
         "too late to replace PyTorch's CUDA allocator: it has been started.\n"
         f"{why}\n"
-        f"Move {call} above that, best to directly after `import torch`."
+        f"Move {call} above that, best to directly after `import torch`{otherwise}."
     )

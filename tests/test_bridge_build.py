@@ -382,7 +382,7 @@ def test_status_knows_of_a_failed_build(bench: Bench, monkeypatch: pytest.Monkey
 
 
 def test_status_without_torch_or_with_an_old_one(bench: Bench) -> None:
-    assert status.collect(None)["then"] == "nothing: torch is not installed"
+    assert status.collect(None)["then"] == "need torch, which is not installed"
     report = status.collect(replace(bench.facts, version="2.10.0+cu130"))
     assert report["door"] == "stock"
     assert "too old" in report["problems"][0]

@@ -129,14 +129,14 @@ def test_status_says_what_is_missing_and_what_brings_it(
     assert (report["module"], report["door"]) == (None, "stock")
     assert len(report["source_id"]) == 16
     text = command_line(rig, "bridge", "status", env=without).stdout
-    assert "the stock door, with a warning" in text
+    assert "enable() will  take the stock door, with a warning" in text
     assert "apt-get install g++" in text
 
 
 def test_status_of_a_machine_that_has_all(rig: Machine, bridge: Path) -> None:
     report = json.loads(command_line(rig, "bridge", "status", "--json", env={}).stdout)
     assert report["module"] == str(bridge)
-    assert report["then"] == "the stock door, since GPUMEM_ALLOC_DOOR=stock"  # as this rig is
+    assert report["then"] == "take the stock door, since GPUMEM_ALLOC_DOOR=stock"  # as this rig is
     auto = {"GPUMEM_ALLOC_DOOR": "auto"}
     report = json.loads(command_line(rig, "bridge", "status", "--json", env=auto).stdout)
     assert (report["door"], report["problems"]) == ("bridge", [])

@@ -168,3 +168,19 @@ def test_missing_cuda_header_fails_with_one_clear_line(root: Path, tmp_path: Pat
     )
     assert done.returncode != 0
     assert "cuda.h was not found: set CUDA_HOME" in done.stderr
+
+
+def test_a_build_without_isolation_names_the_package_it_lacks(root: Path, tmp_path: Path) -> None:
+    script = (
+        "import runpy, sys; sys.modules['pybind11'] = None; "
+        f"sys.argv = ['setup.py', '-q', 'build_ext', '--build-lib', {str(tmp_path)!r}]; "
+        "runpy.run_path('setup.py', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=root
+    )
+    assert done.returncode == 1
+    happened, why, do = done.stderr.strip().splitlines()[-3:]
+    assert "pybind11 was not found" in happened
+    assert "build isolation is off" in why
+    assert "pip install pybind11" in do

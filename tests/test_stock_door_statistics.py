@@ -142,6 +142,25 @@ def test_history_says_why_it_cannot_be_recorded(machine: Machine) -> None:
     """)
 
 
+def test_pools_and_sent_tensors_are_refused_in_three_lines(machine: Machine) -> None:
+    machine.run("""
+        import io, torch, gpumem_alloc, inside
+        from multiprocessing.reduction import ForkingPickler
+        import torch.multiprocessing
+        gpumem_alloc.enable()
+        x = torch.ones(9).cuda()
+        for what, refused in (
+            ("MemPool", torch.cuda.MemPool),
+            ("send", lambda: ForkingPickler(io.BytesIO()).dump(x)),
+        ):
+            text = inside.raised(gpumem_alloc.AllocatorError, refused)
+            happened, _, do = text.split("\\n")
+            assert what in happened and "no hook" in happened, text
+            assert "Take the bridge" in do and "bridge status" in do, text
+        gpumem_alloc.audit()
+    """)
+
+
 def test_statistics_of_each_device_are_its_own(rig: Machine) -> None:
     rig.run(
         """

@@ -95,6 +95,7 @@ def test_too_late_names_the_line_that_started_cuda(machine: Machine) -> None:
     assert "too late" in what
     assert "in build_model: `return torch.ones(10).cuda()`" in why
     assert do.startswith("Move ")
+    assert "or take the bridge, which may come late" in do
     assert "raised" in do or "enable" in do
 
 

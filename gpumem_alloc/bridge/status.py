@@ -79,13 +79,13 @@ def _refuse_recorded(made: Recipe, folder: Path, found: TorchFacts) -> None:
 def _outcome(report: dict[str, Any]) -> dict[str, str | None]:
     """Say which door enable() would take by itself, and how."""
     if report["torch"] is None:
-        return {"door": None, "then": "nothing: torch is not installed"}
+        return {"door": None, "then": "need torch, which is not installed"}
     if wanted_door(None) == "stock":
-        return {"door": "stock", "then": f"the stock door, since {ENVIRONMENT}=stock"}
+        return {"door": "stock", "then": f"take the stock door, since {ENVIRONMENT}=stock"}
     if report["module"]:
         return {"door": "bridge", "then": "load the bridge that is there"}
     if not report["problems"]:
         return {"door": "bridge", "then": "compile the bridge (under a minute, once), then load it"}
     if wanted_door(None) == "bridge":
-        return {"door": None, "then": f"an error, since {ENVIRONMENT}=bridge"}
-    return {"door": "stock", "then": "the stock door, with a warning"}
+        return {"door": None, "then": f"raise an error, since {ENVIRONMENT}=bridge"}
+    return {"door": "stock", "then": "take the stock door, with a warning"}

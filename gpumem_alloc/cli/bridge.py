@@ -63,7 +63,7 @@ def _print(console: Console, report: dict[str, Any]) -> None:
     line("built bridge", report["module"] or "none")
     for text in report["unusable"]:
         line("unusable", text)
-    line("enable() takes", report["then"])
+    line("enable() will", report["then"])
     for problem, fix in zip(report["problems"], report["fixes"], strict=True):
         line("problem", problem)
         line("what to do", fix)
