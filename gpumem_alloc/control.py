@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from gpumem_alloc import _C
-from gpumem_alloc.errors import translated
+from gpumem_alloc.errors import AllocatorError, translated
 from gpumem_alloc.sizes import device_index, to_bytes
 
 _kept_errors: list[tuple[str, str]] = []
@@ -50,16 +50,29 @@ def report_fallback() -> None:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
+def _existing(device: Any) -> int:
+    """Return the index of a device that there is, as far as can be told before ours is made."""
+    index = device_index(device)
+    if index >= 0 and (not _C.is_made() or index < _C.device_count()):
+        return index
+    raise AllocatorError(
+        f"there is no device {index}.\n"
+        "Devices are counted from 0, and CUDA_VISIBLE_DEVICES can hide some.\n"
+        "Give the index of one that torch.cuda.device_count() counts, or nothing for the current "
+        "one."
+    )
+
+
 def stats(device: Any = None) -> dict[str, int]:
     """Return the statistics of a device, by default the current one.
 
     Keys are those of torch.cuda.memory_stats ("allocated_bytes.all.current") and our own counters
     (csrc/core/statistics.def); sizes are bytes. All are 0 before the first allocation. Raises
-    AllocatorError in a forked child.
+    AllocatorError in a forked child, or if the device does not exist.
     """
     report_errors()
     with translated():
-        statistics = _C.statistics(device_index(device))
+        statistics = _C.statistics(_existing(device))
     flat: dict[str, int] = {}
     for name, value in statistics.items():
         if isinstance(value, dict):
@@ -82,7 +95,7 @@ def trim(bytes: int | str | None = None, device: Any = None) -> int:
     if not _C.is_made():
         return 0
     with translated():
-        devices = range(_C.device_count()) if device is None else [device_index(device)]
+        devices = range(_C.device_count()) if device is None else [_existing(device)]
         return sum(_C.trim(index, amount) for index in devices)
 
 
@@ -94,7 +107,7 @@ def reserve(bytes: int | str, device: Any = None, stream: int = 0) -> None:
     """
     report_errors()
     with translated():
-        _C.reserve(device_index(device), to_bytes(bytes), stream)
+        _C.reserve(_existing(device), to_bytes(bytes), stream)
 
 
 def set_limit(limit: int | float | str | None, device: Any = None) -> None:
@@ -105,7 +118,7 @@ def set_limit(limit: int | float | str | None, device: Any = None) -> None:
     amount, AllocatorError if the device does not exist.
     """
     report_errors()
-    index = device_index(device)
+    index = _existing(device)
     with translated():
         card = _C.card_bytes(index)
         _C.set_limit(index, card if limit is None else _limit_bytes(limit, card))

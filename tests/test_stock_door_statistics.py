@@ -161,6 +161,25 @@ def test_pools_and_sent_tensors_are_refused_in_three_lines(machine: Machine) -> 
     """)
 
 
+def test_a_device_that_is_not_there_is_refused_in_three_lines(machine: Machine) -> None:
+    machine.run("""
+        import torch, gpumem_alloc, inside
+        text = inside.raised(gpumem_alloc.AllocatorError, lambda: gpumem_alloc.stats(-1))
+        assert "no device -1" in text, text
+        gpumem_alloc.enable()
+        x = torch.ones(9).cuda()
+        for call in (
+            lambda: gpumem_alloc.stats(99),
+            lambda: gpumem_alloc.trim(device="cuda:99"),
+            lambda: gpumem_alloc.reserve(1, device=99),
+            lambda: gpumem_alloc.set_limit("1GiB", device=99),
+        ):
+            text = inside.raised(gpumem_alloc.AllocatorError, call)
+            assert text.startswith("there is no device 99.\\n"), text
+            assert text.count("\\n") == 2, text
+    """)
+
+
 def test_statistics_of_each_device_are_its_own(rig: Machine) -> None:
     rig.run(
         """
