@@ -151,6 +151,7 @@ void Arena::list(Block* tile) {
         split_count_ += tile->split_bytes > 0;
         free_.insert(tile);
         tell_neighbours(tile, true);
+        change_layout();
         if (tile->bytes >= page_bytes_) { roomy_.insert(tile); }
     }
     if (tile->kind == TileKind::Hole) { holes_.insert(tile); }
@@ -163,6 +164,7 @@ void Arena::unlist(Block* tile) {
         split_count_ -= tile->split_bytes > 0;
         free_.remove(tile);
         tell_neighbours(tile, false);
+        change_layout();
         if (tile->bytes >= page_bytes_) { roomy_.erase(tile); }
     }
     if (tile->kind == TileKind::Hole) { holes_.erase(tile); }
@@ -181,6 +183,18 @@ Bytes Arena::shared_bytes(const Block* tile) const {
         bytes += tile->end() - last->address;
     }
     return bytes;
+}
+
+// As FreeIndex::find() would choose: the smallest tile that fits, the lowest among equals.
+bool Arena::would_find(const Block* block) const {
+    const Block* before = block->previous;
+    const Block* after = block->next;
+    if (before != nullptr && before->kind == TileKind::Free) { return false; }
+    const bool joins = after != nullptr && after->kind == TileKind::Free;
+    const Bytes whole_bytes = block->bytes + (joins ? after->bytes : 0);
+    const Block* other = free_.smallest_other(block->bytes, joins ? after : nullptr);
+    return other == nullptr || whole_bytes < other->bytes ||
+           (whole_bytes == other->bytes && block->address < other->address);
 }
 
 void Arena::tell_neighbours(const Block* tile, bool is_free) {

@@ -90,6 +90,13 @@ public:
     template <class Visit>
     void for_each_chunk(Address begin, Address end, Visit&& visit) const;
 
+    // Changes with every Free tile that comes or goes. Lock-free.
+    std::uint64_t layout() const {
+        return std::atomic_ref(const_cast<std::uint64_t&>(layout_)).load(std::memory_order_relaxed);
+    }
+    // Whether a request of the Used block's size would get its place, were it given back now.
+    bool would_find(const Block* block) const;
+
     // What starts in the granule of `address`: a Block*, or a Slab* with bit 0 set. Lock-free, and
     // stable while the caller owns a block there.
     std::uintptr_t tagged_start(Address address) {
@@ -111,6 +118,7 @@ private:
     void set_kind(Block* tile, TileKind kind);
     void list(Block* tile);
     void unlist(Block* tile);
+    void change_layout() { std::atomic_ref(layout_).store(layout_ + 1, std::memory_order_relaxed); }
     static void tell_neighbours(const Block* tile, bool is_free);
     Bytes shared_bytes(const Block* tile) const;
     Block* merge(Block* tile);
@@ -123,6 +131,7 @@ private:
     BlockPool& pool_;
     Block* first_;
     std::uint64_t used_count_ = 0;
+    std::uint64_t layout_ = 1;
     Bytes mapped_bytes_ = 0;
     std::int64_t split_count_ = 0;
     Bytes split_bytes_ = 0;

@@ -35,6 +35,7 @@ struct Block {
     Slab* slab = nullptr;         // Used, and carved into small objects
     std::uint64_t freed_at = 0;   // Pending: the arena's free count at its free
     Bytes split_bytes = 0;        // paged, Free: on chunks that are not idle; as it was listed
+    std::uint64_t found_at = 0;   // paged, Used: Arena::layout() in which the search finds it again
     std::uint32_t pin_count = 0;  // exported: stays where it is
     TileKind kind = TileKind::Free;
     bool recorded = false;     // a stream other than its own was recorded
@@ -49,6 +50,13 @@ struct Block {
     // A parked block is Used as far as its arena knows. These are written without the device's lock
     // by the thread that parks the block and takes it again.
     bool is_parked() const { return load(parked); }
+    std::uint64_t found_at_layout() const {
+        return std::atomic_ref(const_cast<std::uint64_t&>(found_at))
+            .load(std::memory_order_relaxed);
+    }
+    void set_found_at(std::uint64_t layout) {
+        std::atomic_ref(found_at).store(layout, std::memory_order_relaxed);
+    }
     // Freed, it would join a neighbour. Kept by the arena, and asked without the device's lock.
     bool has_free_neighbour() const { return load(free_before) || load(free_after); }
     static void set_flag(bool& flag, bool value) {

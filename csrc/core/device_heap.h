@@ -190,7 +190,9 @@ private:
     // taken again.
     bool park(Block* block) {
         if (block->arena == nullptr) { return false; }  // a pool's, from its provider
-        if (block->has_free_neighbour()) { return false; }
+        if (block->has_free_neighbour() && block->found_at_layout() != block->arena->layout()) {
+            return false;
+        }
         const ArenaKey& key = block->arena->key();
         if (key.pool != PoolId{}) { return false; }
         ThreadCache* cache = find_thread_cache(id_, key.stream);

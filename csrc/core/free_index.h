@@ -113,6 +113,14 @@ public:
         return nullptr;
     }
 
+    // The smallest block of at least `bytes` but `excluded`, the lowest among equals.
+    Block* smallest_other(Bytes bytes, const Block* excluded) const {
+        Block probe;
+        probe.bytes = bytes;
+        auto it = blocks_.lower_bound(&probe);
+        if (it != blocks_.end() && *it == excluded) { ++it; }
+        return it == blocks_.end() ? nullptr : *it;
+    }
     Bytes largest_bytes() const { return blocks_.empty() ? 0 : (*blocks_.rbegin())->bytes; }
     const Set& blocks() const { return blocks_; }
 
