@@ -16,6 +16,7 @@ import pytest
 from gpumem_alloc.bridge import build, cache, load, obtain, sources, stamps, status
 from gpumem_alloc.bridge.errors import BridgeError
 from gpumem_alloc.bridge.facts import TorchFacts
+from gpumem_alloc.cli import bridge as bridge_command
 from tests.bridge_bench import PACKAGE_FOLDER, UNITS, Bench, set_up
 
 
@@ -386,6 +387,22 @@ def test_status_without_torch_or_with_an_old_one(bench: Bench) -> None:
     report = status.collect(replace(bench.facts, version="2.10.0+cu130"))
     assert report["door"] == "stock"
     assert "too old" in report["problems"][0]
+
+
+def test_status_names_as_missing_only_what_was_looked_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def printed(found: TorchFacts | None) -> str:
+        monkeypatch.setattr(status, "installed_torch", lambda: found)
+        bridge_command.show_status()
+        return capsys.readouterr().out
+
+    assert "not found" not in printed(None)
+    assert "not installed" in printed(None)
+    old = printed(replace(bench.facts, version="2.10.0+cu130"))
+    assert "not found" not in old
+    assert "too old" in old
+    assert "compiler" in printed(bench.facts)
 
 
 def test_another_compiler_is_another_chance(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

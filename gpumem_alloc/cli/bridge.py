@@ -30,8 +30,12 @@ def build(
     """Compile the bridge for the installed torch, and print where it is."""
     found = status.installed_torch()
     if found is None:
-        print("gpumem_alloc: torch is not installed, so there is nothing to build for.",
-              file=sys.stderr)  # fmt: skip
+        print(
+            "gpumem_alloc: torch is not installed.\n"
+            "The bridge is compiled for the torch of this environment.\n"
+            "Install a CUDA build of torch first.",
+            file=sys.stderr,
+        )
         raise typer.Exit(FAILED)
     try:
         bridge = obtain.obtain(found, force=force, retry=True)
@@ -56,11 +60,14 @@ def _print(console: Console, report: dict[str, Any]) -> None:
     def line(name: str, value: Any) -> None:
         console.print(f"{name:<14} {value}", highlight=False, markup=False, soft_wrap=True)
 
-    line("gpumem_alloc", f"{report['version']}, sources {report['source_id'] or 'not found'}")
-    line("torch", f"{report['torch'] or 'not installed'}, CUDA {report['cuda'] or 'not in it'}")
-    for name in ("compiler", "cuda_headers", "python_headers", "folder"):
-        line(name.replace("_", " "), report[name] or "not found")
-    line("built bridge", report["module"] or "none")
+    sources = f", sources {report['source_id']}" if report["source_id"] else ""
+    line("gpumem_alloc", f"{report['version']}{sources}")
+    cuda = f", CUDA {report['cuda'] or 'not in it'}" if report["torch"] else ""
+    line("torch", f"{report['torch'] or 'not installed'}{cuda}")
+    if report["source_id"]:  # else nothing was looked for
+        for name in ("compiler", "cuda_headers", "python_headers", "folder"):
+            line(name.replace("_", " "), report[name] or "not found")
+        line("built bridge", report["module"] or "none")
     for text in report["unusable"]:
         line("unusable", text)
     line("enable() will", report["then"])
