@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import os
 import subprocess
 import tempfile
 from functools import cache
@@ -58,11 +60,18 @@ void own_free(void* place, size_t size, int device, void* stream) {
 
 @cache
 def _built() -> str:
-    folder = Path(tempfile.mkdtemp(prefix="gpumem_alloc-own-"))
-    source, library = folder / "own.c", folder / "libown.so"
-    source.write_text(_SOURCE)
-    command = ["gcc", "-O1", "-shared", "-fPIC", str(source), "-o", str(library), "-ldl"]
-    subprocess.run(command, check=True)
+    """Kept by the hash of its source: a behaviour's process may end without cleaning up."""
+    digest = hashlib.sha256(_SOURCE.encode()).hexdigest()[:16]
+    root = Path(tempfile.gettempdir()) / f"gpumem_alloc-own-{os.getuid()}"
+    library = root / f"{digest}.so"
+    if not library.is_file():
+        root.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=root) as made:
+            source, built = Path(made) / "own.c", Path(made) / "libown.so"
+            source.write_text(_SOURCE)
+            command = ["gcc", "-O1", "-shared", "-fPIC", str(source), "-o", str(built), "-ldl"]
+            subprocess.run(command, check=True)
+            built.replace(library)
     return str(library)
 
 
