@@ -22,7 +22,11 @@ _DEFAULTS: dict[str, Any] = _C.parse_options("")  # written in the table alone
 
 @dataclass(frozen=True)
 class Options:
-    """Every option; `gpumem_alloc._C.option_table()` has units, ranges and a sentence for each."""
+    """Every option; `gpumem_alloc._C.option_table()` has units, ranges and a sentence for each.
+
+    A field that is not given holds the default of `balanced` whatever `preset` is; what a preset
+    sets is in options() once it is in force.
+    """
 
     preset: str = _DEFAULTS["preset"]
     strategy: str = _DEFAULTS["strategy"]
