@@ -12,8 +12,25 @@ namespace {
 using TraceEntry = History::TraceEntry;
 
 thread_local const History::Context* the_cause = nullptr;
-thread_local std::vector<History::Text> compile_contexts;
-thread_local History::Text metadata_of_thread;
+
+// What the thread's events are labelled with: plain data, which costs no guard to look at.
+thread_local constinit const std::shared_ptr<const Labels>* the_labels = nullptr;
+
+struct ThreadLabels {
+    ThreadLabels() = default;
+    ThreadLabels(const ThreadLabels&) = delete;
+    ThreadLabels& operator=(const ThreadLabels&) = delete;
+    ~ThreadLabels() { the_labels = nullptr; }  // other things of the thread may still be freed
+
+    std::vector<std::string> compile_contexts;
+    std::string metadata;
+    std::shared_ptr<const Labels> current;
+};
+
+ThreadLabels& thread_labels() {
+    static thread_local ThreadLabels labels;
+    return labels;
+}
 
 constexpr const char* kNoCompileContext = "N/A";  // what torch's viewers expect
 constexpr std::size_t kAnnotationCount = 100'000;
@@ -91,19 +108,10 @@ void History::set(const Settings& settings) {
     skipped_ = skipped;
     if (!settings.enabled || settings.clear) {
         rings_.clear();
-        oldest_.clear();
         annotations_.clear();
     }
     if (!settings.enabled) { contexts_.clear(); }
-    for (std::size_t device = 0; device < rings_.size(); ++device) {  // keep the newest
-        Ring& ring = rings_[device];
-        std::rotate(ring.begin(), ring.begin() + static_cast<std::ptrdiff_t>(oldest_[device]),
-                    ring.end());
-        oldest_[device] = 0;
-        if (ring.size() > max_entries_) {
-            ring.erase(ring.begin(), ring.end() - static_cast<std::ptrdiff_t>(max_entries_));
-        }
-    }
+    for (HistoryRing& ring : rings_) { ring.set_capacity(max_entries_); }
     listening_ = settings.enabled || !trackers_.empty();
 }
 
@@ -122,30 +130,24 @@ History::Context History::gather(RecordContext level) const {
 void History::note(const Event& event, Context context) {
     if (!listening()) { return; }
     const std::lock_guard guard(lock_);
-    append_locked(event, context);
+    append_locked(event, context, Completes::No);
 }
 
 void History::note_allocation(const Event& event, Context context) {
     const std::lock_guard guard(lock_);
-    append_locked(event, context);
+    append_locked(event, context, Completes::No);
     if (context != nullptr) { contexts_[event.address] = std::move(context); }
 }
 
-void History::note_free(Event event, bool completes, Context context) {
+void History::note_free(const Event& event, bool completes, Context context) {
     Context allocated_by;  // let go outside the lock
-    {
-        const std::lock_guard guard(lock_);
-        if (auto it = contexts_.find(event.address); it != contexts_.end()) {
-            allocated_by = std::move(it->second);
-            contexts_.erase(it);
-        }
-        const Context& shown = context != nullptr ? context : allocated_by;
-        append_locked(event, shown);
-        if (completes) {
-            event.action = TraceEntry::FREE_COMPLETED;
-            append_locked(event, shown);
-        }
+    const std::lock_guard guard(lock_);
+    if (auto it = contexts_.find(event.address); it != contexts_.end()) {
+        allocated_by = std::move(it->second);
+        contexts_.erase(it);
     }
+    append_locked(event, context != nullptr ? context : allocated_by,
+                  completes ? Completes::Yes : Completes::No);
 }
 
 void History::note(const TraceRecord& record) noexcept {
@@ -158,52 +160,74 @@ void History::note(const TraceRecord& record) noexcept {
                           reinterpret_cast<void*>(record.stream),
                           {record.pool_first, record.pool_second}};
         const std::lock_guard guard(lock_);
-        append_locked(event, the_cause != nullptr ? *the_cause : nullptr);
+        append_locked(event, the_cause != nullptr ? *the_cause : nullptr, Completes::No);
     } catch (...) {  // the host is out of memory: the event is lost, the allocator is not
     }
 }
 
 void History::note_annotation(const Event& event, const std::string& metadata, Context context) {
     if (!listening()) { return; }
-    const auto text = std::make_shared<const std::string>(metadata);
+    const auto labels = std::make_shared<const Labels>(Labels{kNoCompileContext, metadata});
     const std::lock_guard guard(lock_);
-    append_locked(event, context, text);
+    append_locked(event, context, Completes::No, labels);
 }
 
-void History::append_locked(const Event& event, const Context& context) {
-    append_locked(event, context, metadata_of_thread);
+void History::append_locked(const Event& event, const Context& context, Completes completes) {
+    static const std::shared_ptr<const Labels> kNone;
+    append_locked(event, context, completes, the_labels != nullptr ? *the_labels : kNone);
 }
 
-void History::append_locked(const Event& event, const Context& context, const Text& metadata) {
-    const bool keep_context = when_.load(std::memory_order_relaxed) >= RecordContext::ALLOC;
-    Entry entry{event, c10::getApproximateTime(), keep_context ? context : nullptr,
-                compile_contexts.empty() ? nullptr : compile_contexts.back(), metadata};
-    if (!trackers_.empty()) {
-        const TraceEntry told = trace_entry(entry);
-        for (const auto& tracker : trackers_) { tracker(told); }
+void History::append_locked(const Event& event, const Context& context, Completes completes,
+                            const std::shared_ptr<const Labels>& labels) {
+    HistoryEntry entry;
+    entry.address = event.address;
+    entry.bytes = event.bytes;
+    entry.stream = event.stream;
+    entry.time = c10::getApproximateTime();
+    if (when_.load(std::memory_order_relaxed) >= RecordContext::ALLOC) { entry.context = context; }
+    entry.labels = labels;
+    entry.pool_first = static_cast<std::uint32_t>(event.pool.first);
+    entry.pool_second = static_cast<std::uint32_t>(event.pool.second);
+    entry.action = static_cast<std::uint8_t>(event.action);
+    entry.device = static_cast<std::int8_t>(event.device);
+    entry.completes = completes == Completes::Yes;
+    if (!trackers_.empty()) { tell_locked(entry); }
+    if (!recording()) { return; }
+    const bool skips_end = entry.completes && skipped(TraceEntry::FREE_COMPLETED);
+    if (skipped(event.action)) {
+        if (!entry.completes || skips_end) { return; }
+        entry.action = TraceEntry::FREE_COMPLETED;
+        entry.completes = false;
+    } else if (skips_end) {
+        entry.completes = false;
     }
-    if (!recording() || skipped(event.action)) { return; }
     const auto device = static_cast<std::size_t>(event.device);
-    if (device >= rings_.size()) {
-        rings_.resize(device + 1);
-        oldest_.resize(device + 1, 0);
-    }
-    Ring& ring = rings_[device];
-    if (ring.size() < max_entries_) {
-        ring.push_back(std::move(entry));
-        return;
-    }
-    std::size_t& oldest = oldest_[device];
-    ring[oldest] = std::move(entry);
-    oldest = (oldest + 1) % ring.size();
+    while (device >= rings_.size()) { rings_.emplace_back().set_capacity(max_entries_); }
+    rings_[device].push(std::move(entry));
 }
 
-TraceEntry History::trace_entry(const Entry& entry) const {
-    return TraceEntry(entry.event.action, entry.event.device, entry.event.address,
-                      entry.event.bytes, entry.event.stream, entry.event.pool, entry.time,
-                      entry.context,
-                      entry.compile_context != nullptr ? *entry.compile_context : kNoCompileContext,
-                      entry.metadata != nullptr ? *entry.metadata : "");
+namespace {
+
+TraceEntry trace_entry(const HistoryEntry& entry, TraceEntry::Action action) {
+    return TraceEntry(action, entry.device, entry.address, entry.bytes, entry.stream,
+                      {entry.pool_first, entry.pool_second}, entry.time, entry.context,
+                      entry.labels != nullptr ? entry.labels->compile_context : kNoCompileContext,
+                      entry.labels != nullptr ? entry.labels->metadata : "");
+}
+
+// As torch has it: one entry for each action.
+template <class Use>
+void expand(const HistoryEntry& entry, Use&& use) {
+    use(trace_entry(entry, static_cast<TraceEntry::Action>(entry.action)));
+    if (entry.completes) { use(trace_entry(entry, TraceEntry::FREE_COMPLETED)); }
+}
+
+}  // namespace
+
+void History::tell_locked(const HistoryEntry& entry) const {
+    expand(entry, [this](const TraceEntry& told) {
+        for (const auto& tracker : trackers_) { tracker(told); }
+    });
 }
 
 std::vector<TraceEntry> History::entries(c10::DeviceIndex device) const {
@@ -212,12 +236,15 @@ std::vector<TraceEntry> History::entries(c10::DeviceIndex device) const {
     std::vector<TraceEntry> result;
     const auto index = static_cast<std::size_t>(device);
     if (index >= rings_.size()) { return result; }
-    const Ring& ring = rings_[index];
-    result.reserve(ring.size());
-    for (std::size_t i = 0; i < ring.size(); ++i) {
-        result.push_back(trace_entry(ring[(oldest_[index] + i) % ring.size()]));
-        auto& time = result.back().time_;
-        time.t_ = to_ns(time.approx_t_) / 1000;
+    result.reserve(2 * rings_[index].size());
+    rings_[index].for_each([&](const HistoryEntry& entry) {
+        expand(entry, [&](TraceEntry&& told) {
+            told.time_.t_ = to_ns(told.time_.approx_t_) / 1000;
+            result.push_back(std::move(told));
+        });
+    });
+    if (result.size() > max_entries_) {
+        result.erase(result.begin(), result.end() - static_cast<std::ptrdiff_t>(max_entries_));
     }
     return result;
 }
@@ -228,18 +255,39 @@ History::Context History::context_of(std::size_t address) const {
     return it == contexts_.end() ? nullptr : it->second;
 }
 
+namespace {
+
+void renew_labels(ThreadLabels& thread) {
+    const bool none = thread.compile_contexts.empty() && thread.metadata.empty();
+    thread.current = none ? nullptr
+                          : std::make_shared<const Labels>(Labels{
+                                thread.compile_contexts.empty() ? kNoCompileContext
+                                                                : thread.compile_contexts.back(),
+                                thread.metadata});
+    the_labels = none ? nullptr : &thread.current;
+}
+
+}  // namespace
+
 void History::push_compile_context(std::string context) {
-    compile_contexts.push_back(std::make_shared<const std::string>(std::move(context)));
+    ThreadLabels& thread = thread_labels();
+    thread.compile_contexts.push_back(std::move(context));
+    renew_labels(thread);
 }
 void History::pop_compile_context() {
-    if (!compile_contexts.empty()) { compile_contexts.pop_back(); }
+    ThreadLabels& thread = thread_labels();
+    if (thread.compile_contexts.empty()) { return; }
+    thread.compile_contexts.pop_back();
+    renew_labels(thread);
 }
 
 void History::set_metadata(const std::string& metadata) {
-    metadata_of_thread = metadata.empty() ? nullptr : std::make_shared<const std::string>(metadata);
+    ThreadLabels& thread = thread_labels();
+    thread.metadata = metadata;
+    renew_labels(thread);
 }
 
-std::string History::metadata() { return metadata_of_thread != nullptr ? *metadata_of_thread : ""; }
+std::string History::metadata() { return thread_labels().metadata; }
 
 void History::annotate(const std::vector<std::pair<std::string, std::string>>& values,
                        c10::DeviceIndex device) {

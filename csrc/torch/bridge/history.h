@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/allocator.h"
+#include "torch/bridge/history_ring.h"
 #include "torch/bridge/torch_version.h"
 
 namespace gma::bridge {
@@ -26,7 +27,6 @@ public:
     using TraceEntry = c10::CachingDeviceAllocator::TraceEntry;
     using RecordContext = c10::CachingDeviceAllocator::RecordContext;
     using Context = std::shared_ptr<c10::GatheredContext>;
-    using Text = std::shared_ptr<const std::string>;
 
     struct Event {
         TraceEntry::Action action;
@@ -69,7 +69,7 @@ public:
     void note(const Event& event, Context context);
     void note_allocation(const Event& event, Context context);
     // Before the memory can be anybody else's. With `completes` the free is done at once.
-    void note_free(Event event, bool completes, Context context);
+    void note_free(const Event& event, bool completes, Context context);
     void note_annotation(const Event& event, const std::string& metadata, Context context);
     void note(const TraceRecord& record) noexcept override;
 
@@ -87,18 +87,12 @@ public:
     std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations() const;
 
 private:
-    struct Entry {
-        Event event;
-        c10::approx_time_t time;
-        Context context;
-        Text compile_context;
-        Text metadata;
-    };
-    using Ring = std::vector<Entry>;  // grows to max_entries, then the oldest is overwritten
-
-    void append_locked(const Event& event, const Context& context);
-    void append_locked(const Event& event, const Context& context, const Text& metadata);
-    TraceEntry trace_entry(const Entry& entry) const;
+    // A free that completes at once is told as two events.
+    enum class Completes : std::uint8_t { No, Yes };
+    void append_locked(const Event& event, const Context& context, Completes completes);
+    void append_locked(const Event& event, const Context& context, Completes completes,
+                       const std::shared_ptr<const Labels>& labels);
+    void tell_locked(const HistoryEntry& entry) const;
     bool skipped(TraceEntry::Action action) const { return (skipped_ >> action & 1U) != 0; }
 
     std::atomic<bool> listening_{false};
@@ -108,9 +102,8 @@ private:
 
     mutable std::mutex lock_;  // of what follows
     std::size_t max_entries_ = 1;
-    std::uint32_t skipped_ = 0;  // bits by action
-    std::vector<Ring> rings_;    // by device
-    std::vector<std::size_t> oldest_;
+    std::uint32_t skipped_ = 0;                          // bits by action
+    std::vector<HistoryRing> rings_;                     // by device
     ska::flat_hash_map<std::size_t, Context> contexts_;  // of allocated blocks
     std::vector<c10::CachingDeviceAllocator::AllocatorTraceTracker> trackers_;
     std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
