@@ -105,20 +105,28 @@ def _record_history(enabled: Any = None, *_arguments: Any, **_keywords: Any) -> 
         _refuse_history()
 
 
-# --- pools and sent tensors -------------------------------------------------------------------
+# --- pools, observers, sent tensors -----------------------------------------------------------
 
 
 def explain_refusals(torch: Any, is_current: Callable[[], bool]) -> None:
-    """From now on MemPool and the sending of tensors fail with our words. Once a process."""
-    refused = (
+    """From now on pools, observers and tensors between processes fail with our words. Once."""
+    for owner, name, action, outcome in (
         (torch.cuda.MemPool, "__init__", "make a MemPool", "Nothing was made."),
+        (
+            torch._C, "_cuda_attach_out_of_memory_observer", "tell an observer of running out",
+            "It would never be called.",
+        ),
         (
             torch.UntypedStorage, "_share_cuda_", "send a CUDA tensor to another process",
             "The receiver gets nothing, and may wait for ever.",
         ),
-    )  # fmt: skip
-    for owner, name, action, outcome in refused:
-        setattr(owner, name, _explained(getattr(owner, name), action, outcome, is_current))
+        (
+            torch.UntypedStorage, "_new_shared_cuda", "take a CUDA tensor of another process",
+            "This process has none of it.",
+        ),
+    ):  # fmt: skip
+        refusal: Any = _explained(getattr(owner, name), action, outcome, is_current)
+        setattr(owner, name, staticmethod(refusal) if name == "_new_shared_cuda" else refusal)
 
 
 def _explained(

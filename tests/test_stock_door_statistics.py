@@ -142,7 +142,7 @@ def test_history_says_why_it_cannot_be_recorded(machine: Machine) -> None:
     """)
 
 
-def test_pools_and_sent_tensors_are_refused_in_three_lines(machine: Machine) -> None:
+def test_what_the_bridge_alone_has_is_refused_in_three_lines(machine: Machine) -> None:
     machine.run("""
         import io, torch, gpumem_alloc, inside
         from multiprocessing.reduction import ForkingPickler
@@ -152,6 +152,8 @@ def test_pools_and_sent_tensors_are_refused_in_three_lines(machine: Machine) -> 
         for what, refused in (
             ("MemPool", torch.cuda.MemPool),
             ("send", lambda: ForkingPickler(io.BytesIO()).dump(x)),
+            ("take", lambda: torch.UntypedStorage._new_shared_cuda(0, b"", 0, 0, b"", 0, b"", 0)),
+            ("observer", lambda: torch._C._cuda_attach_out_of_memory_observer(print)),
         ):
             text = inside.raised(gpumem_alloc.AllocatorError, refused)
             happened, _, do = text.split("\\n")
