@@ -226,6 +226,40 @@ def test_late_it_takes_over(bridged: Machine) -> None:
     """)
 
 
+def test_late_it_takes_over_though_a_pool_has_used_it(bridged: Machine) -> None:
+    bridged.run("""
+        import torch, gpumem_alloc
+        ours = gpumem_alloc.allocator()
+        x = torch.ones(1000).cuda()
+        pool = torch.cuda.MemPool(ours.allocator())
+        with torch.cuda.use_mem_pool(pool):
+            y = torch.empty(1000, device="cuda")
+        assert "stays with PyTorch" in gpumem_alloc.enable()
+        z = torch.ones(1000).cuda()
+        assert (x.cpu() + z.cpu()).sum() == 2000
+        del x, y, z, pool
+        assert torch.cuda.memory_allocated() == 0
+        gpumem_alloc.audit()
+    """)
+
+
+def test_late_an_old_pool_serves_raw_memory_too(bridged: Machine) -> None:
+    bridged.run("""
+        import torch, gpumem_alloc
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            x = torch.ones(1000).cuda()
+        gpumem_alloc.enable()
+        with torch.cuda.use_mem_pool(pool):
+            pointer = torch.cuda.caching_allocator_alloc(5000)
+        assert gpumem_alloc.stats()["allocation.all.current"] == 0
+        assert torch.cuda.memory_stats()["allocation.all.current"] == 2
+        torch.cuda.caching_allocator_delete(pointer)
+        assert torch.cuda.memory_stats()["allocation.all.current"] == 1
+        assert x.cpu().sum() == 1000
+    """)
+
+
 def test_a_forked_child_is_refused(bridged: Machine) -> None:
     bridged.run("""
         import os, warnings, torch, gpumem_alloc, inside

@@ -211,7 +211,7 @@ public:
     virtual const Options& options() const = 0;
     // Exact when no other thread is allocating: thread caches are summed in.
     virtual DeviceStatistics statistics(int device) = 0;
-    // Which statistics() still holds: 0 if something is to be counted since the last one.
+    // The `version` of the statistics() that still holds: 0 if something is to be counted since.
     virtual std::uint64_t statistics_version(int device) const = 0;
     virtual void reset_peak_statistics(int device) = 0;
     virtual void reset_accumulated_statistics(int device) = 0;

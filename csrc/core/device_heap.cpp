@@ -299,6 +299,7 @@ void DeviceHeap::return_object_locked(Slab* slab, Address address) {
 
 void DeviceHeap::return_slab_locked(Slab* slab) {
     Block* block = slab->block;
+    note_change();  // its memory is inactive now
     block->arena->set_slab(block, nullptr);
     slab_bytes_ -= block->bytes;
     strategy_->give(block);

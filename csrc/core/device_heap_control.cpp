@@ -56,6 +56,7 @@ Status DeviceHeap::pin(Address address, std::uintptr_t tagged, Pin change) {
     if (it == pins_.end()) { return {Code::InvalidValue, "the block is not pinned"}; }
     Block* block = it->second;
     pins_.erase(it);
+    note_change();  // what was freed meanwhile is inactive from now on
     strategy_->unpin(block);
     return {};
 }
@@ -82,6 +83,7 @@ Result<Bytes> DeviceHeap::trim(Bytes bytes) {
 
 Status DeviceHeap::reserve(Bytes bytes, Stream stream) {
     std::unique_lock lock(lock_);
+    note_change();
     Result<Request> request = request_locked(bytes, stream);
     if (!request) { return request.status(); }
     Block* block = strategy_->take_cached(*request);
@@ -102,6 +104,7 @@ Status DeviceHeap::set_limit(Bytes limit_bytes) {
     const Bytes reserved = strategy_->reserved_bytes();
     if (reserved <= limit_bytes_) { return {}; }
     if (capture_under_way_locked()) { return {}; }
+    note_change();
     drain_caches_locked();
     const auto wait = may_capture_locked() ? HeapStrategy::Wait::No : HeapStrategy::Wait::Yes;
     Result<Bytes> given = strategy_->trim(reserved - limit_bytes_, wait);
@@ -146,7 +149,7 @@ DeviceStatistics DeviceHeap::statistics() {
     statistics_.moved_bytes = static_cast<std::int64_t>(counters.moved_bytes);
     statistics_.stream_waits = counters.stream_wait_count;
     statistics_.leaked_handles = counters.leaked_count;
-    ++statistics_version_;
+    statistics_.version = ++statistics_version_;
     DeviceStatistics copy = statistics_;
     copy.num_sync_all_streams += counters.host_wait_count;
     return copy;

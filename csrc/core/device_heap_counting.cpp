@@ -12,17 +12,16 @@ void add(PooledGauge& gauge, StatPool pool, std::int64_t amount) {
     gauge[static_cast<std::size_t>(pool)].add(amount);
 }
 
-void apply_to(Gauge& gauge, const CacheDelta::Sum& sum) {
-    gauge.peak = std::max(gauge.peak, gauge.current + sum.peak);
+void apply_to(Gauge& gauge, const CacheDelta::Sum& sum, std::int64_t peak_before) {
+    gauge.peak = std::max(gauge.peak, gauge.current + std::max(sum.peak, peak_before));
     gauge.current += sum.net();
     gauge.allocated += sum.in;
     gauge.freed += sum.out;
 }
 
 void apply(PooledGauge& gauge, const CacheDelta::Sum& sum) {
-    for (StatPool pool : {StatPool::All, StatPool::Small}) {
-        apply_to(gauge[static_cast<std::size_t>(pool)], sum);
-    }
+    apply_to(gauge[static_cast<std::size_t>(StatPool::All)], sum, sum.peak_before);
+    apply_to(gauge[static_cast<std::size_t>(StatPool::Small)], sum, sum.small_peak_before);
 }
 
 }  // namespace
@@ -87,7 +86,7 @@ void DeviceHeap::count_retaken_locked(const CacheDelta& delta) {
             turn_over(statistics_.active, retaken.count);
             turn_over(statistics_.allocated_bytes, retaken.bytes);
             turn_over(statistics_.active_bytes, retaken.bytes);
-            apply_to(statistics_.requested_bytes[i], retaken.requested_bytes);
+            apply_to(statistics_.requested_bytes[i], retaken.requested_bytes, 0);
         }
     }
 }

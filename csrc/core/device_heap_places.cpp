@@ -43,6 +43,7 @@ Result<std::vector<PoolBlock>> DeviceHeap::pool_state(PoolId pool) {
 // All that can fail comes first; a failure leaves every block as it was.
 Result<PoolChange> DeviceHeap::restore_pool(PoolId pool, const std::vector<PoolBlock>& state) {
     std::lock_guard guard(lock_);
+    note_change();
     Status status = check_state_locked(pool, state);
     if (status.ok()) { status = prepare_restore_locked(pool, state); }
     count_reserved_locked();

@@ -13,6 +13,7 @@ bool DeviceHeap::pool_in_use_locked(PoolId pool) const {
 
 Status DeviceHeap::begin_pool(PoolId pool, std::function<bool(Stream)> filter) {
     std::lock_guard guard(lock_);
+    note_change();  // a pool is listed from its first use on
     routes_.push_back({pool, std::move(filter)});
     ++pools_[pool].use_count;
     strategy_->begin_pool(pool);
@@ -44,6 +45,7 @@ Status DeviceHeap::retain_pool(PoolId pool, std::shared_ptr<SegmentProvider> pro
     } else {
         strategy_->begin_pool(pool);
     }
+    note_change();
     ++pools_[pool].use_count;
     has_pools_ = true;
     return {};
@@ -56,6 +58,7 @@ Status DeviceHeap::release_pool(PoolId pool) {
         if (--it->second.use_count > 0) { return {}; }
         it->second.use_on_oom = false;
     }
+    note_change();
     strategy_->release_pool(pool);
     count_reserved_locked();
     return {};

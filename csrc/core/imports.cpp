@@ -16,7 +16,12 @@ Result<Address> Imports::add(int device, const std::vector<ExportedPiece>& piece
     retry_dropped();
     Import import;
     import.device = device;
-    for (const ExportedPiece& piece : pieces) { import.bytes += piece.bytes; }
+    for (const ExportedPiece& piece : pieces) {
+        if (piece.bytes == 0 || piece.bytes >= kMaxRequestBytes - import.bytes) {
+            return Status(Code::InvalidValue, "a piece of what is imported has an impossible size");
+        }
+        import.bytes += piece.bytes;
+    }
     if (import.bytes == 0) { return Status(Code::InvalidValue, "nothing to import"); }
     const Result<DeviceProperties> properties = driver_.properties(device);
     if (!properties) { return properties.status(); }

@@ -26,6 +26,7 @@ Result<Block*> DeviceHeap::obtain_locked(const Request& request, std::unique_loc
     lock.unlock();
     const bool freed_some = run_callbacks(report);
     lock.lock();
+    note_change();  // a callback may have asked for statistics
     if (freed_some) {
         block = climb_locked(request, Ladder::AfterCallbacks);
         strategy_->set_limit(limit_bytes_);

@@ -42,6 +42,7 @@ struct DeviceStatistics {
 #include "core/statistics.def"
 #undef GMA_GAUGE
 #undef GMA_COUNTER
+    std::uint64_t version = 0;  // they hold as long as statistics_version() answers this
 };
 
 }  // namespace gma

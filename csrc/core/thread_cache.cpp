@@ -113,10 +113,21 @@ Block* ThreadCache::unpark() {
     return std::exchange(parked_, nullptr);
 }
 
+// All small objects of the delta came and went while the block was parked: park() sees to it.
+void ThreadCache::come_back(const Block& block, StatPool pool) {
+    const bool is_small = pool == StatPool::Small;
+    delta_.count.come_back(1, is_small);
+    delta_.bytes.come_back(static_cast<std::int64_t>(block.bytes), is_small);
+    delta_.requested_bytes.come_back(static_cast<std::int64_t>(block.requested_bytes), is_small);
+}
+
 CacheDelta ThreadCache::take_delta() {
     std::lock_guard guard(lock_);
     flush_due_.store(false, std::memory_order_relaxed);
-    dirty_.store(parked_ != nullptr, std::memory_order_relaxed);
+    // A block parked after unpark() stays to be counted, and statistics() may be past its look.
+    const bool has_more = parked_ != nullptr;
+    dirty_.store(has_more, std::memory_order_relaxed);
+    if (has_more) { changed_.store(true, std::memory_order_relaxed); }
     return std::exchange(delta_, CacheDelta{});
 }
 

@@ -25,12 +25,20 @@ namespace gma {
 struct CacheDelta {
     struct Sum {
         std::int64_t in = 0, out = 0, peak = 0;
+        // The peaks until a parked block came back, of all and of the small pool.
+        std::int64_t peak_before = 0, small_peak_before = 0;
         void add(std::int64_t amount) {
             in += amount;
             if (in - out > peak) { peak = in - out; }
         }
         void subtract(std::int64_t amount) { out += amount; }
         std::int64_t net() const { return in - out; }
+        // So far `amount` was not held, which from now on is as if it had been held all the time.
+        void come_back(std::int64_t amount, bool in_small_pool) {
+            peak_before = peak - amount;
+            small_peak_before = in_small_pool ? peak - amount : peak;
+            peak = net();
+        }
     };
     Sum count, bytes, requested_bytes;  // small objects
     struct Retaken {
@@ -131,6 +139,7 @@ private:
         delta_.bytes.subtract(slab->object_bytes);
         delta_.requested_bytes.subtract(slab->object_bytes - slab->unused_bytes[index]);
     }
+    void come_back(const Block& block, StatPool pool);
     Slab* next_with_room(Bin& bin);
     Freed return_object(Slab* slab, std::uint32_t index, Slab*& emptied);
     Freed settle(Bin& bin, Slab* slab, bool was_full, Slab*& emptied);
@@ -215,6 +224,7 @@ inline Address ThreadCache::take_parked(Bytes bytes, Bytes requested_bytes) {
     retaken.requested_bytes.add(static_cast<std::int64_t>(requested_bytes));
     delta_.has_retaken = true;
     block->set_requested(requested_bytes);
+    if (delta_.count.in != 0 || delta_.count.out != 0) [[unlikely]] { come_back(*block, pool); }
     block->set_parked(false);
     return block->address;
 }

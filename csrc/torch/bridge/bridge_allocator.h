@@ -54,7 +54,9 @@ public:
 
     // Life.
     void init(int device_count) override;
-    bool initialized() override { return core_.load(std::memory_order_acquire) != nullptr; }
+    bool initialized() override {
+        return core_.load(std::memory_order_acquire) != nullptr && !being_registered_;
+    }
     void enable(bool value) override;
     bool isEnabled() const override { return enabled_; }
     void emptyCache(MempoolId_t pool) override;
@@ -121,6 +123,8 @@ public:
 
     // Installed after `previous_` was used: what it holds stays with it.
     void set_late() { late_ = true; }
+    // torch registers an allocator only while the current one has not been started.
+    void set_being_registered(bool value) { being_registered_ = value; }
     // For the one deleter.
     void release(void* pointer) noexcept;
 
@@ -137,14 +141,18 @@ private:
         return core != nullptr ? *core : start();
     }
     Core& start();
-    DeviceStats count(Core& core, DeviceIndex device);
+    DeviceStats counted(Core& core, DeviceIndex device, const DeviceStatistics& ours);
     void* obtain(std::size_t bytes, DeviceIndex device, cudaStream_t stream);
+    void* obtain_raw(std::size_t bytes, DeviceIndex device, cudaStream_t stream);
     void* obtain_observed(std::size_t bytes, DeviceIndex device, cudaStream_t stream);
     [[noreturn]] void out_of_memory(const Status& status, std::size_t bytes, DeviceIndex device,
                                     cudaStream_t stream,
                                     std::shared_ptr<c10::GatheredContext> context);
     Status try_release(void* pointer) noexcept;
+    bool release_previous(void* pointer) noexcept;
+    void note_allocation(History::Event event, History::Context context);
     Status release_observed(Core& core, void* pointer) noexcept;
+    void note_free(const TraceRecord& block);
     void report_to_profiler(void* pointer, std::int64_t bytes, DeviceIndex device);
     bool is_ours(const void* pointer) { return core().describe(address_of(pointer)).has_value(); }
     bool is_previous_pool(DeviceIndex device, MempoolId_t pool);
@@ -158,6 +166,7 @@ private:
     std::atomic<bool> enabled_{true};
     std::atomic<bool> caching_;  // enabled, and not forbidden by the environment
     std::atomic<bool> late_{false};
+    std::atomic<bool> being_registered_{false};
     History history_;
 
     std::mutex lock_;  // of what follows

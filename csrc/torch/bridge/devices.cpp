@@ -66,11 +66,14 @@ void BridgeAllocator::emptyCache(MempoolId_t pool) {
 }
 
 double BridgeAllocator::getMemoryFraction(DeviceIndex device) {
-    const std::lock_guard guard(lock_);
-    const auto index = static_cast<std::size_t>(device);
-    if (index < fractions_.size()) { return fractions_[index]; }
+    Core& core = this->core();  // before the lock, which its start takes
+    {
+        const std::lock_guard guard(lock_);
+        const auto index = static_cast<std::size_t>(device);
+        if (index < fractions_.size()) { return fractions_[index]; }
+    }
     const double total = static_cast<double>(card_bytes(device));
-    return std::min(1.0, static_cast<double>(core().limit(device)) / total);
+    return std::min(1.0, static_cast<double>(core.limit(device)) / total);
 }
 
 void BridgeAllocator::setMemoryFraction(double fraction, DeviceIndex device) {

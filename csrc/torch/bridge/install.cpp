@@ -51,12 +51,13 @@ Moment install() {
             "gpumem_alloc: a CUDA graph is being captured on the current stream");
         previous->emptyCache({0, 0});
         owner()->set_late();
-        // torch registers only while the current allocator is not initialised, as ours is not yet.
+        owner()->set_being_registered(true);  // a pool or another thread may have started it
         cca::allocator.store(owner().get());
     } else {
         read_settings_early();
     }
     pluggable::changeCurrentAllocator(owner());
+    owner()->set_being_registered(false);
     c10::SetAllocator(c10::kCUDA, owner().get(), kPriority);
     if (late) { owner()->init(c10::cuda::device_count()); }
     return late ? Moment::Late : Moment::Early;

@@ -119,16 +119,24 @@ void* BridgeAllocator::obtain_observed(std::size_t bytes, DeviceIndex device, cu
     const History::Cause cause(context);
     Result<Address> address = core().allocate(device, bytes, stream);
     if (!address) { out_of_memory(address.status(), bytes, device, stream, std::move(context)); }
-    void* const pointer = reinterpret_cast<void*>(*address);
-    if (history_.listening()) {
-        const auto block = has_pools_ ? core().describe(*address) : std::nullopt;
-        const MempoolId_t pool =
-            block ? MempoolId_t{block->pool_first, block->pool_second} : MempoolId_t{0, 0};
-        history_.note_allocation({TraceEntry::ALLOC, device, *address, bytes, stream, pool},
-                                 std::move(context));
+    try {
+        note_allocation({TraceEntry::ALLOC, device, *address, bytes, stream, {0, 0}},
+                        std::move(context));
+    } catch (...) {  // a tracker's, or the host is out of memory: nobody gets the block
+        static_cast<void>(core().free(*address));
+        throw;
     }
-    report_to_profiler(pointer, static_cast<std::int64_t>(round_for_profiler(bytes)), device);
-    return pointer;
+    return reinterpret_cast<void*>(*address);
+}
+
+void BridgeAllocator::note_allocation(History::Event event, History::Context context) {
+    if (history_.listening()) {
+        const auto block = has_pools_ ? core().describe(event.address) : std::nullopt;
+        if (block) { event.pool = {block->pool_first, block->pool_second}; }
+        history_.note_allocation(event, std::move(context));
+    }
+    report_to_profiler(reinterpret_cast<void*>(event.address),
+                       static_cast<std::int64_t>(round_for_profiler(event.bytes)), event.device);
 }
 
 void BridgeAllocator::out_of_memory(const Status& status, std::size_t bytes, DeviceIndex device,
@@ -158,10 +166,20 @@ void BridgeAllocator::out_of_memory(const Status& status, std::size_t bytes, Dev
     raise(status);
 }
 
-// Foreign pointers do not come here: what torch gives to a deleter, that deleter's allocator made.
 void BridgeAllocator::release(void* pointer) noexcept {
     const Status status = try_release(pointer);
-    if (!status.ok()) [[unlikely]] { access_.note_error("free", status); }
+    if (!status.ok() && !release_previous(pointer)) [[unlikely]] {
+        access_.note_error("free", status);
+    }
+}
+
+// Raw memory of a pool that was there before us: the caller may free it with our deleter.
+bool BridgeAllocator::release_previous(void* pointer) noexcept {
+    if (!late_) { return false; }
+    try {
+        previous_->raw_delete(pointer);
+        return true;
+    } catch (...) { return false; }
 }
 
 Status BridgeAllocator::try_release(void* pointer) noexcept {
@@ -174,24 +192,26 @@ Status BridgeAllocator::try_release(void* pointer) noexcept {
 }
 
 Status BridgeAllocator::release_observed(Core& core, void* pointer) noexcept {
+    const auto block = core.describe(address_of(pointer));
     try {
-        const auto block = core.describe(address_of(pointer));
-        if (block) {
-            auto context = history_.gather(RecordContext::ALL);
-            const MempoolId_t pool{block->pool_first, block->pool_second};
-            auto* const stream = reinterpret_cast<cudaStream_t>(block->stream);
-            history_.note_free({TraceEntry::FREE_REQUESTED, static_cast<DeviceIndex>(block->device),
-                                block->address, block->bytes, stream, pool},
-                               block->action == Action::Free, std::move(context));
-        }
-        Status status = core.free(address_of(pointer));
-        if (block && status.ok()) {
-            report_to_profiler(pointer,
-                               -static_cast<std::int64_t>(round_for_profiler(block->bytes)),
-                               static_cast<DeviceIndex>(block->device));
-        }
-        return status;
-    } catch (const std::exception& error) { return {Code::DriverFailed, error.what()}; }
+        if (block) { note_free(*block); }
+    } catch (const std::exception&) {  // what is told is lost, the memory is not
+    }
+    Status status = core.free(address_of(pointer));
+    if (!block || !status.ok()) { return status; }
+    try {
+        report_to_profiler(pointer, -static_cast<std::int64_t>(round_for_profiler(block->bytes)),
+                           static_cast<DeviceIndex>(block->device));
+    } catch (const std::exception&) {}
+    return {};
+}
+
+void BridgeAllocator::note_free(const TraceRecord& block) {
+    const MempoolId_t pool{block.pool_first, block.pool_second};
+    auto* const stream = reinterpret_cast<cudaStream_t>(block.stream);
+    history_.note_free({TraceEntry::FREE_REQUESTED, static_cast<DeviceIndex>(block.device),
+                        block.address, block.bytes, stream, pool},
+                       block.action == Action::Free, history_.gather(RecordContext::ALL));
 }
 
 void BridgeAllocator::report_to_profiler(void* pointer, std::int64_t bytes, DeviceIndex device) {
@@ -205,12 +225,20 @@ void BridgeAllocator::report_to_profiler(void* pointer, std::int64_t bytes, Devi
 void* BridgeAllocator::raw_alloc(std::size_t bytes) {
     if (bytes == 0) { return nullptr; }
     const auto [device, stream] = current_place();
-    return caching_ ? obtain(bytes, device, stream) : obtain_uncached(bytes);
+    return obtain_raw(bytes, device, stream);
 }
 
 void* BridgeAllocator::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {
     if (bytes == 0) { return nullptr; }
-    return caching_ ? obtain(bytes, current_place().device, stream) : obtain_uncached(bytes);
+    return obtain_raw(bytes, current_place().device, stream);
+}
+
+void* BridgeAllocator::obtain_raw(std::size_t bytes, DeviceIndex device, cudaStream_t stream) {
+    if (!caching_) { return obtain_uncached(bytes); }
+    if (has_previous_routes_.load(std::memory_order_relaxed) && goes_to_previous(device, stream)) {
+        return previous_->raw_alloc_with_stream(bytes, stream);
+    }
+    return obtain(bytes, device, stream);
 }
 
 // Unlike a deleter it may throw, and it may be given anything.

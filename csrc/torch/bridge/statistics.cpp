@@ -72,20 +72,20 @@ thread_local Counted last_counted;
 DeviceStats BridgeAllocator::getDeviceStats(DeviceIndex device) {
     Core& core = this->core();
     check_device(core, device);
-    if (late_) { return count(core, device); }
+    if (late_) { return counted(core, device, core.statistics(device)); }
     Counted& last = last_counted;
     if (last.version == 0 || last.device != device ||
         last.version != core.statistics_version(device)) {
-        last.stats = count(core, device);
+        const DeviceStatistics now = core.statistics(device);
+        last.stats = counted(core, device, now);
         last.device = device;
-        last.version = core.statistics_version(device);
+        last.version = now.version;  // another thread may have counted since
     }
     return last.stats;
 }
 
-DeviceStats BridgeAllocator::count(Core& core, DeviceIndex device) {
+DeviceStats BridgeAllocator::counted(Core& core, DeviceIndex device, const DeviceStatistics& ours) {
     DeviceStats stats;
-    const DeviceStatistics ours = core.statistics(device);
 #define GMA_GAUGE(name, unit, sentence) copy(stats.name, ours.name);
 #define GMA_COUNTER(name, sentence)
 #include "core/statistics.def"
