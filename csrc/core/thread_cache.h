@@ -127,9 +127,10 @@ private:
     bool stays_empty(const Bin& bin, const Slab* slab) const {
         return slab == bin.current && !keep_none_.load(std::memory_order_relaxed);
     }
-    // The search would find the block's own place: it joins no neighbour, and no lower free block
-    // has its size.
+    // The search would find the block's own place: the arena said so and has not changed since, or
+    // the block joins no neighbour and no lower free block has its size.
     static bool stays_best(const Block& block) {
+        if (block.found_at_layout() == block.arena->layout()) { return true; }
         return !block.has_free_neighbour() &&
                !block.arena->free_blocks().lowest().may_be_below(block.bytes, block.address);
     }
