@@ -273,3 +273,20 @@ def test_a_forked_child_is_refused(bridged: Machine) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert x.cpu().sum() == 10
     """)
+
+
+def test_a_forked_child_is_refused_a_snapshot(bridged: Machine) -> None:
+    bridged.run("""
+        import os, torch, gpumem_alloc
+        gpumem_alloc.enable()
+        kept = torch.ones(1000).cuda()
+        torch.cuda.memory._record_memory_history(stacks="python")
+        child = os.fork()
+        if child == 0:
+            try:
+                torch._C._cuda_memorySnapshot(None)
+            except RuntimeError as error:
+                os._exit(0 if "forked" in str(error) else 2)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    """)

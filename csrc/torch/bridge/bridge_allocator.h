@@ -180,6 +180,8 @@ private:
 #endif
 };
 
+// What frees memory of the core, whether caching is on now or not.
+c10::DeleterFnPtr deleter_of_ours() noexcept;
 // The one object, once it is made.
 BridgeAllocator* the_bridge() noexcept;
 

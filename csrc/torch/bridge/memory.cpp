@@ -79,6 +79,8 @@ void BridgeAllocator::enable(bool value) {
     caching_ = value && caching_is_allowed();
 }
 
+c10::DeleterFnPtr deleter_of_ours() noexcept { return &delete_ours; }
+
 c10::DeleterFnPtr BridgeAllocator::raw_deleter() const {
     return caching_ ? &delete_ours : &delete_uncached;
 }

@@ -149,7 +149,7 @@ cca::CheckpointDelta BridgeAllocator::setCheckpointPoolState(
     }
     for (const Address address : change.allocated) {
         void* const pointer = reinterpret_cast<void*>(address);
-        delta.dataptrs_allocd.emplace_back(pointer, pointer, raw_deleter(),
+        delta.dataptrs_allocd.emplace_back(pointer, pointer, deleter_of_ours(),
                                            c10::Device(c10::kCUDA, device));
     }
     return delta;

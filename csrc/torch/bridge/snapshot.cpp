@@ -2,6 +2,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 
 #include "torch/bridge/bridge_allocator.h"
+#include "torch/bridge/errors.h"
 
 namespace gma::bridge {
 namespace {
@@ -42,8 +43,9 @@ c10::CachingDeviceAllocator::SegmentInfo segment_of(const SegmentInfo& ours,
 // PyTorch's own snapshot gives the settings, the pinned memory of later versions, and what the
 // previous allocator still holds.
 cca::SnapshotInfo BridgeAllocator::snapshot(MempoolId_t pool, bool include_traces) {
-    cca::SnapshotInfo info = previous_->snapshot(pool, include_traces && late_);
     Core& core = this->core();
+    check(core.check_process());  // a forked child has our locks as they were: perhaps held
+    cca::SnapshotInfo info = previous_->snapshot(pool, include_traces && late_);
     const auto devices = static_cast<std::size_t>(core.device_count());
     if (info.device_traces.size() < devices) { info.device_traces.resize(devices); }
     for (std::size_t device = 0; device < devices; ++device) {
@@ -79,6 +81,7 @@ cca::SnapshotInfo BridgeAllocator::snapshot(MempoolId_t pool, bool include_trace
 void BridgeAllocator::recordHistory(bool enabled, cca::CreateContextFn gather,
                                     std::size_t max_entries, RecordContext when, bool clear,
                                     const std::vector<std::string>& skip_actions) {
+    check(core().check_process());
     history_.set({enabled, gather, max_entries, when, clear, skip_actions});
     core().set_event_sink(history_.listening() ? &history_ : nullptr);
 }
