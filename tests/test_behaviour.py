@@ -118,7 +118,7 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     wanted = {
         (call.params["kind"], call.params["allocator"], call.params["row"].name)
         for call in calls
-        if call is not None and "row" in call.params
+        if call is not None and {"kind", "allocator", "row"} <= call.params.keys()
     }
     return Outcomes(tmp_path_factory.mktemp("behaviours"), wanted)
 
