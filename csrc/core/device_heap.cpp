@@ -206,7 +206,8 @@ bool DeviceHeap::is_stream_of(const ThreadCache& cache, Stream stream) {
 
 void DeviceHeap::update_parking_locked() {
     const auto parked_at_most = static_cast<std::int64_t>(caches_.size());
-    const bool open = small_path_open_.load(std::memory_order_relaxed) &&
+    // Frees that wait for other streams are asked for at each request, which takes the lock.
+    const bool open = small_path_open_.load(std::memory_order_relaxed) && pending_.empty() &&
                       (!strategy_->disturbed() || large_live_count_ > parked_at_most);
     parking_open_.store(open, std::memory_order_relaxed);
 }
@@ -259,6 +260,7 @@ void DeviceHeap::finish_large_free_locked(Block* block) {
         if (complete && !*complete) {
             strategy_->set_pending(block);
             settle_locked();
+            update_parking_locked();
             return;
         }
         note_completed(block->address, block->requested());
