@@ -16,22 +16,22 @@ _RECEIVER = """
         return len(os.listdir("/proc/self/fd"))
     def exchange(tensors):
         expected = [tensor.detach().cpu() for tensor in tensors]
-        todo.put(tensors)
-        received = done.get(timeout=60)
+        inbox.put(tensors)
+        received = outbox.get(timeout=60)
         assert not isinstance(received, str), received
         assert received == [tensor.tolist() for tensor in expected]
-        assert done.get(timeout=60) == "written"
+        assert outbox.get(timeout=60) == "written"
         assert all((tensor.detach().cpu() == 7).all() for tensor in tensors)
-        assert done.get(timeout=60) == "let go"
+        assert outbox.get(timeout=60) == "let go"
     def start(method="spawn", target=peers.receive, **options):
-        global mp, todo, done, child
+        global mp, inbox, outbox, child
         mp = torch.multiprocessing.get_context(method)
-        todo, done = mp.Queue(), mp.Queue()
-        child = mp.Process(target=target, args=(todo, done), kwargs=options, daemon=True)
+        inbox, outbox = mp.Queue(), mp.Queue()
+        child = mp.Process(target=target, args=(inbox, outbox), kwargs=options, daemon=True)
         child.start()
     def finish():
-        todo.put(None)
-        first, last = done.get(timeout=60)
+        inbox.put(None)
+        first, last = outbox.get(timeout=60)
         assert last <= first + noise, (first, last)
         child.join(60)
         assert child.exitcode == 0
@@ -129,8 +129,8 @@ def test_a_receiver_without_the_bridge_is_told_and_the_sender_gets_its_memory_ba
     gpumem_alloc.enable(door="bridge")
     start(door=None)
     tensor = torch.arange(1000).cuda()
-    todo.put([tensor])
-    text = done.get(timeout=60)
+    inbox.put([tensor])
+    text = outbox.get(timeout=60)
     assert text.startswith("AllocatorError: receiving this CUDA tensor needs gpumem_alloc"), text
     assert "gpumem_alloc.enable(" in text and len(text.splitlines()) == 3, text
     del tensor
@@ -235,8 +235,8 @@ def test_both_ends_may_end_while_tensors_are_shared(machine: Machine) -> None:
     gpumem_alloc.enable(door="bridge")
     start(target=peers.keep)
     tensors = [torch.arange(size).cuda() for size in (10, 300_000)]
-    todo.put(tensors)
-    assert done.get(timeout=60) == "kept"
+    inbox.put(tensors)
+    assert outbox.get(timeout=60) == "kept"
     child.join(60)
     assert child.exitcode == 0
     """

@@ -15,7 +15,7 @@ _SECONDS = 110  # then a process that was forgotten ends
 _PIDFD_GETFD = 438  # on every machine
 
 
-def receive(todo: Any, done: Any, door: str | None = "bridge", **options: Any) -> None:
+def receive(inbox: Any, outbox: Any, door: str | None = "bridge", **options: Any) -> None:
     """Answer what comes with what it holds, until None comes; an error with its text.
 
     Two more answers tell that it was overwritten and that it was let go. The last answer is the
@@ -25,45 +25,45 @@ def receive(todo: Any, done: Any, door: str | None = "bridge", **options: Any) -
     if door is not None:
         gpumem_alloc.enable(door=door, **options)
     counts: list[int] = []
-    while _answer(todo, done):
+    while _answer(inbox, outbox):
         counts.append(len(list(Path("/proc/self/fd").iterdir())))
-    done.put([counts[0], counts[-1]])
+    outbox.put([counts[0], counts[-1]])
 
 
-def _answer(todo: Any, done: Any) -> bool:
+def _answer(inbox: Any, outbox: Any) -> bool:
     try:
-        item = todo.get()
+        item = inbox.get()
     except Exception as error:  # the test looks at its text
-        done.put(f"{type(error).__name__}: {error}")
+        outbox.put(f"{type(error).__name__}: {error}")
         return True
     if item is None:
         return False
-    done.put([tensor.tolist() for tensor in item])  # CPU tensors would open files meanwhile
+    outbox.put([tensor.tolist() for tensor in item])  # CPU tensors would open files meanwhile
     with torch.no_grad():
         for tensor in item:
             tensor.copy_(torch.full(tensor.shape, 7, dtype=tensor.dtype))
     torch.cuda.synchronize()
-    done.put("written")
+    outbox.put("written")
     del item, tensor
-    done.put("let go")
+    outbox.put("let go")
     return True
 
 
-def send(done: Any, sizes: list[int], door: str | None = "bridge", **options: Any) -> None:
+def send(outbox: Any, sizes: list[int], door: str | None = "bridge", **options: Any) -> None:
     """Send tensors of our own and live until the receiver answers."""
     signal.alarm(_SECONDS)
     if door is not None:
         gpumem_alloc.enable(door=door, **options)
-    done.send([torch.arange(size).cuda() for size in sizes])
-    done.recv()
+    outbox.send([torch.arange(size).cuda() for size in sizes])
+    outbox.recv()
 
 
-def keep(todo: Any, done: Any) -> None:
+def keep(inbox: Any, outbox: Any) -> None:
     """Receive once and end while holding what came."""
     signal.alarm(_SECONDS)
     gpumem_alloc.enable(door="bridge")
-    globals()["kept"] = todo.get()
-    done.put("kept")
+    globals()["kept"] = inbox.get()
+    outbox.put("kept")
 
 
 def look_at(_tensor: Any) -> None:
