@@ -183,15 +183,21 @@ Result<Address> DeviceHeap::allocate_large(Bytes bytes, Stream stream) {
     Result<Request> request = request_locked(bytes, stream);
     if (!request) { return request.status(); }
     if (!pending_.empty() && !request->capturing) { poll_locked(); }
-    Block* block = strategy_->take_cached(*request);
+    return serve_large_locked(*request, lock, bytes);
+}
+
+Result<Address> DeviceHeap::serve_large_locked(const Request& request,
+                                               std::unique_lock<std::mutex>& lock,
+                                               Bytes requested_bytes) {
+    Block* block = strategy_->take_cached(request);
     if (block == nullptr) {
-        Result<Block*> obtained = obtain_locked(*request, lock, bytes);
+        Result<Block*> obtained = obtain_locked(request, lock, requested_bytes);
         count_reserved_locked();
         if (!obtained) { return obtained.status(); }
         block = *obtained;
     }
     if (keep_no_slabs_.load(std::memory_order_relaxed)) { keep_no_slabs_ = false; }
-    block->set_requested(bytes);
+    block->set_requested(requested_bytes);
     count_large_locked(block, 1);
     update_parking_locked();
     return block->address;
@@ -292,6 +298,7 @@ Status DeviceHeap::free_recorded_object(Slab* slab, Address address) {
         note_completed(address, slab->object_bytes);
         return_object_locked(slab, address);
     }
+    update_parking_locked();
     return {};
 }
 

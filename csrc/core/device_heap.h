@@ -144,6 +144,8 @@ private:
     };
 
     Result<Address> allocate_large(Bytes bytes, Stream stream);
+    Result<Address> serve_large_locked(const Request& request, std::unique_lock<std::mutex>& lock,
+                                       Bytes requested_bytes);
     Result<Address> allocate_small(Bytes bytes, Stream stream);
     Result<ThreadCache*> borrow_cache(Stream stream);
     Result<Request> request_locked(Bytes bytes, Stream stream);

@@ -17,16 +17,7 @@ Result<Address> DeviceHeap::allocate_at(Bytes bytes, Stream stream, Address at) 
     if (!pending_.empty() && !request->capturing) { poll_locked(); }
     if (!strategy_->check_place(*request).ok()) { drain_caches_locked(); }
     if (Status status = strategy_->check_place(*request); !status.ok()) { return status; }
-    Block* block = strategy_->take_cached(*request);
-    if (block == nullptr) {
-        Result<Block*> obtained = obtain_locked(*request, lock, bytes);
-        count_reserved_locked();
-        if (!obtained) { return obtained.status(); }
-        block = *obtained;
-    }
-    block->requested_bytes = bytes;
-    count_large_locked(block, 1);
-    return block->address;
+    return serve_large_locked(*request, lock, bytes);
 }
 
 Result<std::vector<PoolBlock>> DeviceHeap::pool_state(PoolId pool) {

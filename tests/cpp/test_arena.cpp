@@ -1,3 +1,5 @@
+#include <random>
+
 #include "arena_fixture.h"
 #include "core/slab.h"
 
@@ -102,6 +104,50 @@ TEST_CASE("every granule of a slab leads to it") {
     fixture.arena.set_slab(block, nullptr);
     CHECK(fixture.arena.tagged_start(block->address + 4_KiB) == 0);
     fixture.arena.give(block);
+}
+
+// What Note [Parked blocks] rests on: both questions, asked without giving the block back, agree
+// with giving it back and searching.
+TEST_CASE("a block that would be found again is the one that the search gives") {
+    ArenaFixture fixture;
+    fixture.fill(0, 64);
+    Arena& arena = fixture.arena;
+    std::mt19937 random(20261129);  // NOLINT(cert-msc51-cpp): a failure must come again
+    std::vector<Block*> used;
+    int found_count = 0;
+    int alone_count = 0;
+    int other_count = 0;
+    for (int round = 0; round < 4000; ++round) {
+        const Bytes bytes = (1 + random() % 4) * 32_KiB;
+        Block* tile = arena.free_blocks().find(bytes, kUnitBytes);
+        if (tile != nullptr && (used.size() < 4 || random() % 2 == 0)) {
+            used.push_back(arena.carve(tile, tile->address, bytes));
+            continue;
+        }
+        const std::size_t index = random() % used.size();
+        Block* block = used[index];
+        const Address address = block->address;
+        const Bytes size = block->bytes;
+        const bool predicted = arena.would_find(block);
+        const bool alone = !block->has_free_neighbour() &&
+                           !arena.free_blocks().lowest().may_be_below(size, address);
+        const std::uint64_t layout = arena.layout();
+        arena.give(block);
+        CHECK(arena.layout() != layout);
+        const Block* place = arena.free_blocks().find(size, kUnitBytes);
+        const bool found = place->address == address;
+        REQUIRE(predicted == found);
+        if (alone) { REQUIRE(found); }
+        found_count += found;
+        alone_count += alone;
+        other_count += !found;
+        used.erase(used.begin() + static_cast<std::ptrdiff_t>(index));
+        fixture.check();
+    }
+    CHECK(found_count > 100);  // each answer was put to the test
+    CHECK(alone_count > 100);
+    CHECK(other_count > 100);
+    for (Block* block : used) { arena.give(block); }
 }
 
 }  // namespace gma

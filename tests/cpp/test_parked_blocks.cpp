@@ -290,6 +290,24 @@ TEST_CASE("the last block before free memory is parked while nothing else change
     world.check_nothing_left();
 }
 
+TEST_CASE("while a free waits for another stream, each request asks whether it is done") {
+    for (const Bytes waiting_bytes : {kBytes, Bytes{512}}) {
+        CAPTURE(waiting_bytes);
+        ParkedWorld world;
+        const Address waiting = world.allocate(waiting_bytes, kStream);
+        const auto active = world.statistics().active_bytes[0].current;
+        REQUIRE(world.record(waiting, stream_at(1)).ok());
+        REQUIRE(world.free(waiting).ok());
+        REQUIRE(world.free(world.row[1]).ok());
+        world.driver.drain_all();
+        world.row[1] = world.allocate(kBytes, kStream);
+        CHECK(world.statistics().active_bytes[0].current ==
+              active - static_cast<std::int64_t>(waiting_bytes));
+        world.free_blocks();
+        world.check_nothing_left();
+    }
+}
+
 TEST_CASE("a lower place of the same size is preferred to the parked block") {
     ParkedWorld world;
     const Address fourth = world.allocate(kBytes, kStream);
