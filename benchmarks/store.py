@@ -1,0 +1,165 @@
+"""Results files: what was measured, where, and nothing that can be computed from it.
+
+    {"format": 2,
+     "sessions": [{"date", "command", "environment": {...}}, ...],
+     "rows": [{"session": 0, "kind": "times", "workload": ..., ...}, ...]}
+
+A session is one start of the program; row["session"] is its place in the list. row["group"] numbers
+the rows that were measured in lockstep, and is unique in a file and in a merged table. row["round"]
+counts within a session. A file is written anew, whole, after every row: whoever reads it while it
+grows, or after the program was killed, finds a good one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FORMAT = 2
+Row = dict[str, Any]
+# Beside kind, workload and allocator, what tells one row of a kind from another.
+PARTS: dict[str, tuple[str, ...]] = {
+    "peaks": (),
+    "times": ("round",),
+    "losses": ("round",),
+    "capacity": ("limit_gb",),
+    "no_margin": ("margin_percent",),
+    "script": ("command", "round"),
+}
+Key = tuple[Any, ...]
+
+
+class ResultsError(Exception):
+    """A results file that cannot be used; three lines: what, why, what to do."""
+
+
+@dataclass
+class Results:
+    """The content of a results file, or of several that were merged."""
+
+    sessions: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that a file holds."""
+        return {"format": FORMAT, "sessions": self.sessions, "rows": self.rows}
+
+    def environment(self, row: Row) -> dict[str, Any]:
+        """Return the environment that a row was measured in."""
+        return dict(self.sessions[row["session"]]["environment"])
+
+    def done(self) -> set[Key]:
+        """Return the keys of all rows, of failed ones too."""
+        return {key(row) for row in self.rows}
+
+
+def key(row: Row) -> Key:
+    """Return what a row is the measurement of; two rows of one key are repeats."""
+    kind = row["kind"]
+    parts = (row.get(name) for name in PARTS.get(kind, ("round",)))
+    return (kind, row.get("workload"), row["allocator"], *map(_hashable, parts))
+
+
+def _hashable(part: Any) -> Any:
+    return tuple(part) if isinstance(part, list) else part
+
+
+def load(path: Path) -> Results:
+    """Read a results file. Raises ResultsError."""
+    try:
+        content = json.loads(path.read_text())
+    except OSError as error:
+        raise _unusable(path, error.strerror or str(error), "Name a results file.") from None
+    except ValueError as error:
+        raise _unusable(path, f"It is no JSON: {error}.", "Name a results file.") from None
+    version = content.get("format") if isinstance(content, dict) else None
+    if version != FORMAT:
+        what = f"Its format is {version!r}, and this version reads format {FORMAT}."
+        raise _unusable(path, what, "Measure again, or use the version that wrote it.")
+    results = Results(content.get("sessions") or [], content.get("rows") or [])
+    for row in results.rows:
+        known = isinstance(row, dict) and {"kind", "allocator", "session"} <= row.keys()
+        if not known or not 0 <= row["session"] < len(results.sessions):
+            what = f"A row lacks its kind, allocator or session: {str(row)[:80]}"
+            raise _unusable(path, what, "Measure again.")
+    return results
+
+
+def _unusable(path: Path, why: str, action: str) -> ResultsError:
+    return ResultsError(f"{path.name} cannot be used as results.\n{why}\n{action}")
+
+
+def merge(several: Sequence[Results]) -> Results:
+    """Return all rows as one file's, sessions and groups numbered anew."""
+    merged = Results()
+    for results in several:
+        first_session, first_group = len(merged.sessions), next_group(merged.rows)
+        merged.sessions += results.sessions
+        for row in results.rows:
+            moved = row | {"session": row["session"] + first_session}
+            if row.get("group") is not None:
+                moved["group"] = row["group"] + first_group
+            merged.rows.append(moved)
+    return merged
+
+
+def load_all(paths: Iterable[Path]) -> Results:
+    """Read and merge files. Raises ResultsError."""
+    return merge([load(path) for path in paths])
+
+
+def next_group(rows: Iterable[Row]) -> int:
+    """Return a number that no row has as its group."""
+    return 1 + max((row["group"] for row in rows if row.get("group") is not None), default=-1)
+
+
+class Store:
+    """One session's results file while it grows."""
+
+    def __init__(self, path: Path, command: str, environment: dict[str, Any]) -> None:
+        """Begin a session; a file that is there keeps its rows. Raises ResultsError."""
+        self.path = path
+        self.results = load(path) if path.exists() else Results()
+        self.session = len(self.results.sessions)
+        now = datetime.datetime.now(datetime.timezone.utc)
+        self.results.sessions.append(
+            {
+                "date": f"{now:%Y-%m-%d %H:%M} UTC",
+                "command": command,
+                "environment": environment,
+            }
+        )
+
+    def add(self, *rows: Row) -> None:
+        """Keep rows that belong together, and write the file."""
+        self.results.rows += [row | {"session": self.session} for row in rows]
+        self.save()
+
+    def mine(self) -> list[Row]:
+        """Return this session's rows."""
+        return [row for row in self.results.rows if row["session"] == self.session]
+
+    def save(self) -> None:
+        """Write everything to a new file, then put that in the old one's place."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        try:
+            with beside.open("w") as file:
+                file.write(dumps(self.results))
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(self.path)
+        finally:
+            beside.unlink(missing_ok=True)
+
+
+def dumps(results: Results) -> str:
+    """Return a file's text: a line for each session and each row, so that a diff can be read."""
+    sessions = ",\n  ".join(json.dumps(session) for session in results.sessions)
+    rows = ",\n  ".join(json.dumps(row) for row in results.rows)
+    return f'{{\n "format": {FORMAT},\n "sessions": [\n  {sessions}\n ],\n "rows": [\n  {rows}\n ]\n}}\n'
