@@ -162,4 +162,5 @@ def dumps(results: Results) -> str:
     """Return a file's text: a line for each session and each row, so that a diff can be read."""
     sessions = ",\n  ".join(json.dumps(session) for session in results.sessions)
     rows = ",\n  ".join(json.dumps(row) for row in results.rows)
-    return f'{{\n "format": {FORMAT},\n "sessions": [\n  {sessions}\n ],\n "rows": [\n  {rows}\n ]\n}}\n'
+    lists = f' "sessions": [\n  {sessions}\n ],\n "rows": [\n  {rows}\n ]'
+    return f'{{\n "format": {FORMAT},\n{lists}\n}}\n'
