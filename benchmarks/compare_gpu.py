@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.allocators import PYTORCHS
-from benchmarks.summary import Row, failures, summarise
+from benchmarks.old_summary import Row, failures, summarise
 from benchmarks.workloads import MAIN_WORKLOADS, WORKLOADS
 
 ROOT = Path(__file__).resolve().parent.parent

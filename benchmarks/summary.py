@@ -1,177 +1,313 @@
-"""From the rows of a results file to the figures of the table.
+"""From rows to figures: one Entry for each workload and allocator of a Setting.
 
-Card memory: base is what a native run's card holds beyond its allocator (context, libraries), and
-    card_ratio = (card peak - base) / live peak
-is the worst over the rounds. Live is the allocator's own peak of allocated bytes.
+Card memory. What the card says beyond its use before the run (NVML, polled from another process),
+the worst of the runs that were alone on the card. base is what native's card holds beyond its
+allocator (context, libraries), in the same session; card_ratio = (card peak - base) / live peak,
+and utilisation is its inverse. live is the allocator's own peak of bytes in use; where it tells
+none, native's.
 
-Step time: in each round a run is compared, step by step, with the faster of the round's two native
-runs (the one with the smaller sum of steps). step_ratio is the median of all these ratios; its 95 %
-interval comes from a bootstrap over step numbers, all rounds of a step staying together, since the
-steps of one run differ far more than the rounds of one step. The first quarter of the steps, in
-which libraries start up and memory is first obtained, counts in run_s and not here. (run_s leaves
-out the first step alone, in which the model is made.)
+Step time. See intervals.py. The fastest native run is the one of PyTorch's allocators with the
+smallest median of its steps, chosen anew in each lockstep group or round: which helps PyTorch, as
+the luckiest of several runs is chosen. Workloads of which no times were taken fall back to the
+steps of the peaks pass, in which driver calls were counted; `way` says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from benchmarks.allocators import PYTORCHS
+from . import losses
+from .intervals import Interval, interval, measured, step_ratios
+from .selection import (
+    Setting,
+    allocator_order,
+    full_length,
+    is_pytorchs,
+    newest_of_ours,
+    settings,
+    workload_order,
+)
+from .store import Results, Row
 
-Row = dict[str, Any]
-NATIVES = ("native", "expandable")  # what ours is compared with
-RESAMPLES = 4000
-MAX_CARD_RATIO = 1.03
-MAX_STEP_RATIO = 1.02
-
-
-def warm_up(steps: int) -> int:
-    """Return how many first steps are not compared."""
-    return steps // 4
-
-
-def summarise(rows: list[Row]) -> list[Row]:
-    """Return one entry for each workload and allocator, in the order of the rows."""
-    good = [row for row in rows if "error" not in row]
-    timed = [row for row in good if not row["deterministic"]]
-    names = dict.fromkeys(
-        (row["workload"], row["allocator"]) for row in rows if not row["deterministic"]
-    )
-    return [_entry(good, timed, rows, *name) for name in names]
+NATIVE = "native"
+RIVALS = (NATIVE, "expandable", "cudaMallocAsync")  # the README's columns beside ours
+LOCKSTEP, ROUNDS, PEAKS_PASS = "lockstep", "rounds", "peaks pass"
 
 
-def _entry(good: list[Row], timed: list[Row], rows: list[Row], workload: str, name: str) -> Row:
-    mine = _of(timed, workload, name)
-    entry: Row = {
-        "workload": workload,
-        "allocator": name,
-        "runs": len(mine),
-        "errors": [
-            row["error"]
-            for row in rows
-            if "error" in row and (row["workload"], row["allocator"]) == (workload, name)
-        ],
-        "losses": losses(good, workload, name),
-    }
-    if not mine:
-        return entry
-    if doors := sorted({row["door"] for row in mine if "door" in row}):
-        entry["door"] = "/".join(doors)
-    natives = _by_round(timed, workload)
-    ratios = step_ratios(mine, natives)
-    low, middle, high = interval(ratios)
-    return entry | {
-        "live_peak_bytes": max(row["live_peak_bytes"] for row in mine),
-        "reserved_peak_bytes": max(row["reserved_peak_bytes"] for row in mine),
-        "card_peak_bytes": max((_card(row) for row in mine), default=0),
-        "card_ratio": card_ratio(mine, natives),
-        "step_ratio": middle,
-        "step_ratio_low": low,
-        "step_ratio_high": high,
-        "step_ms": float(np.median([_measured(row) for row in mine])),
-        "run_s": float(np.median([row["run_s"] for row in mine])),
-    }
+@dataclass(frozen=True)
+class Peaks:
+    """Memory at its peak: the worst of `runs` runs."""
+
+    runs: int
+    live_bytes: int | None
+    reserved_bytes: int | None
+    card_bytes: int | None
+    card_spread_bytes: int  # between the runs
+    base_bytes: int | None
+    card_ratio: float | None  # (card - base) / live
+    polls_per_second: float | None  # of the slowest poller
+    longest_gap_ms: float | None
+
+    @property
+    def utilisation(self) -> float | None:
+        """Return live / (card - base)."""
+        return None if not self.card_ratio else 1 / self.card_ratio
 
 
-def _of(rows: Iterable[Row], workload: str, allocator: str) -> list[Row]:
-    return [row for row in rows if (row["workload"], row["allocator"]) == (workload, allocator)]
+@dataclass(frozen=True)
+class Times:
+    """Step times: medians over the rounds."""
+
+    rounds: int
+    way: str  # LOCKSTEP, ROUNDS, or PEAKS_PASS
+    fastest: tuple[str, ...]  # the natives that were the fastest of a group or round
+    to_fastest: Interval | None
+    to_native: Interval | None
+    step_ms: float
+    first_step_ms: float
+    run_s: float | None
 
 
-def _by_round(rows: Iterable[Row], workload: str) -> dict[int, dict[str, Row]]:
-    rounds: dict[int, dict[str, Row]] = {}
-    for name in NATIVES:
-        for row in _of(rows, workload, name):
-            rounds.setdefault(row["round"], {})[name] = row
-    return rounds
+@dataclass(frozen=True)
+class Driver:
+    """The driver's memory calls of one run; the median over the runs."""
+
+    runs: int
+    calls: float
+    ms: float
+    second_half_calls: float | None
+    second_half_ms: float | None
+    synchronisations: float | None
 
 
-def _card(row: Row) -> int:
-    return int(row["card"]["peak_bytes"]) if row["card"] else 0
+@dataclass(frozen=True)
+class Entry:
+    """Everything that is known of one workload under one allocator."""
+
+    workload: str
+    allocator: str
+    doors: tuple[str, ...]
+    peaks: Peaks | None
+    times: Times | None
+    driver: Driver | None
+    retries: int | None
+    ooms: int | None
+    losses: str
+    errors: tuple[str, ...]
+    over_lowest: float | None = None  # card peak / the lowest of RIVALS and its own
+    over_all: float | None = None  # card peak / the lowest of all allocators
+
+    @property
+    def failed(self) -> bool:
+        """Say whether no run succeeded."""
+        return self.peaks is None and self.times is None
 
 
-def _measured(row: Row) -> Any:
-    times = np.asarray(row["step_ms"])
-    return times[warm_up(len(times)) :]
+@dataclass(frozen=True)
+class Summary:
+    """The figures of one setting."""
+
+    setting: Setting
+    entries: list[Entry]
+
+    def entry(self, workload: str, allocator: str) -> Entry | None:
+        """Return one entry, if it was measured."""
+        for each in self.entries:
+            if (each.workload, each.allocator) == (workload, allocator):
+                return each
+        return None
+
+    def workloads(self) -> list[str]:
+        """Return the workloads in the table's order."""
+        return list(dict.fromkeys(each.workload for each in self.entries))
+
+    def allocators(self) -> list[str]:
+        """Return the allocators in the table's order."""
+        return sorted({each.allocator for each in self.entries}, key=allocator_order)
 
 
-def card_ratio(mine: list[Row], natives: dict[int, dict[str, Row]]) -> float | None:
-    """Return the worst (card peak - base) / live; None where the card could not be asked."""
-    found = []
-    for row in mine:
-        native = natives.get(row["round"], {}).get("native")
-        if native is not None and native["card"] and row["card"]:
-            base_bytes = _card(native) - native["reserved_peak_bytes"]
-            found.append((_card(row) - base_bytes) / row["live_peak_bytes"])
-    return max(found, default=None)
+def summarise(results: Results) -> list[Summary]:
+    """Return the figures of every setting, the newest first."""
+    return [Summary(setting, _entries(setting)) for setting in settings(results)]
 
 
-def step_ratios(mine: list[Row], natives: dict[int, dict[str, Row]]) -> Any:
-    """Return time / time of the faster native run, as an array of rounds by steps."""
-    ratios = []
-    for row in mine:
-        runs = [_measured(native) for native in natives.get(row["round"], {}).values()]
-        if runs:
-            ratios.append(_measured(row) / min(runs, key=lambda times: float(times.sum())))
-    return np.asarray(ratios)
-
-
-def interval(ratios: Any) -> tuple[float | None, float | None, float | None]:
-    """Return the median of rounds by steps, between the ends of its 95 % interval."""
-    if ratios.size == 0:
-        return None, None, None
-    random = np.random.default_rng(1)
-    steps = ratios.shape[1]
-    picks = random.integers(0, steps, size=(RESAMPLES, steps))
-    medians = [float(np.median(ratios[:, pick])) for pick in picks]
-    low, high = np.percentile(medians, [2.5, 97.5])
-    return float(low), float(np.median(ratios)), float(high)
-
-
-def losses(rows: list[Row], workload: str, allocator: str) -> str:
-    """Say how the losses compare with native's: with deterministic kernels where such runs exist.
-
-    "equal", "native" (it is the reference), "not comparable" (native differs from itself), "not
-    run", or from which step on they differ.
-    """
-    fixed = [row for row in rows if row["deterministic"]]
-    of = fixed or rows
-    natives = [row["losses"] for row in _of(of, workload, "native")]
-    mine = [row["losses"] for row in _of(of, workload, allocator)]
-    if allocator == "native" and natives:
-        same = all(each == natives[0] for each in natives)
-        return "native" if same else "not comparable"
-    if not natives or not mine:
-        return "not run"
-    differing = [first for each in mine if (first := _first_difference(each, natives[0])) >= 0]
-    if not differing:
-        return "equal"
-    if any(each != natives[0] for each in natives):
-        return "not comparable"
-    return f"differ from step {min(differing)}"
-
-
-def _first_difference(left: list[str], right: list[str]) -> int:
-    if left == right:
-        return -1
-    pairs = zip(left, right, strict=False)
-    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
-
-
-def failures(entries: list[Row]) -> list[str]:
-    """List what must hold for our allocators and does not, one line each."""
-    found = []
-    for entry in entries:
-        where = f"{entry['workload']}, {entry['allocator']}"
-        found += [f"{where}: {error}" for error in entry["errors"]]
-        if entry["allocator"] in PYTORCHS or "step_ratio" not in entry:
-            continue
-        if entry["card_ratio"] is not None and entry["card_ratio"] > MAX_CARD_RATIO:
-            found.append(f"{where}: (card - base) / live is {entry['card_ratio']:.3f}")
-        if entry["step_ratio_low"] is not None and entry["step_ratio_low"] > MAX_STEP_RATIO:
-            found.append(f"{where}: steps take {entry['step_ratio']:.3f} of native's time")
-        if entry["losses"].startswith("differ"):
-            found.append(f"{where}: losses {entry['losses']}")
+def _entries(setting: Setting) -> list[Entry]:
+    rows = [row for row in setting.rows if row["kind"] in ("peaks", "times", "losses", "script")]
+    found: list[Entry] = []
+    for workload in sorted(dict.fromkeys(row["workload"] for row in rows), key=workload_order):
+        mine = [row for row in rows if row["workload"] == workload]
+        names = sorted(dict.fromkeys(row["allocator"] for row in mine), key=allocator_order)
+        made = [entry for name in names if (entry := _entry(setting, mine, name))]
+        found += [_placed(entry, made) for entry in made]
     return found
+
+
+def _entry(setting: Setting, rows: list[Row], name: str) -> Entry | None:
+    plain = [row for row in rows if row["kind"] != "losses" and not row.get("deterministic")]
+    alone = _chosen(setting, [row for row in plain if row.get("group") is None])
+    timed = _chosen(setting, [row for row in plain if row["kind"] in ("times", "script")])
+    if not any("step_ms" in row for row in _of(timed, name)):
+        timed = _chosen(setting, [row for row in plain if row["kind"] == "peaks"])
+    every = _chosen(setting, rows)
+    mine = _of(every, name)
+    if not mine:
+        return None
+    good = _good(_of(plain, name))
+    return Entry(
+        workload=mine[0]["workload"],
+        allocator=name,
+        doors=tuple(sorted({row["door"] for row in good if row.get("door")})),
+        peaks=_peaks(alone, name) or _peaks(_chosen(setting, plain), name),
+        times=_times(timed, name),
+        driver=_driver(_good(_of(alone, name))),
+        retries=_most(good, "alloc_retries"),
+        ooms=_most(good, "ooms"),
+        losses=losses.compare(every, name),
+        errors=tuple(str(row["error"]) for row in mine if "error" in row),
+    )
+
+
+def _chosen(setting: Setting, rows: list[Row]) -> list[Row]:
+    by_kind = dict.fromkeys(row["kind"] for row in rows)
+    chosen: list[Row] = []
+    for kind in by_kind:
+        of_kind = newest_of_ours(setting, [row for row in rows if row["kind"] == kind])
+        chosen += of_kind if kind == "losses" else full_length(of_kind)
+    return chosen
+
+
+def _of(rows: Iterable[Row], allocator: str) -> list[Row]:
+    return [row for row in rows if row["allocator"] == allocator]
+
+
+def _good(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if "error" not in row]
+
+
+def _most(rows: Iterable[Row], field: str) -> int | None:
+    known = [int(row[field]) for row in rows if row.get(field) is not None]
+    return max(known, default=None)
+
+
+def _peaks(rows: list[Row], name: str) -> Peaks | None:
+    """Return the peaks of one allocator among the rows of its workload."""
+    mine = _good(_of(rows, name))
+    if not mine:
+        return None
+    natives = _good(_of(rows, NATIVE))
+    alone = [row for row in mine if row.get("group") is None and row.get("card")]
+    cards = [int(row["card"]["peak_bytes"]) for row in alone]
+    ratios, bases = [], []
+    for row, card_bytes in zip(alone, cards, strict=True):
+        base_bytes = _base(row, natives)
+        live_bytes = row.get("live_peak_bytes") or _most(natives, "live_peak_bytes")
+        if base_bytes is not None and live_bytes:
+            bases.append(base_bytes)
+            ratios.append((card_bytes - base_bytes) / live_bytes)
+    polls = [row["card"].get("polls_per_second") for row in alone]
+    gaps = [row["card"].get("longest_gap_ms") for row in alone]
+    return Peaks(
+        runs=len(alone) or len(mine),
+        live_bytes=_most(mine, "live_peak_bytes"),
+        reserved_bytes=_most(mine, "reserved_peak_bytes"),
+        card_bytes=max(cards, default=None),
+        card_spread_bytes=max(cards, default=0) - min(cards, default=0),
+        base_bytes=max(bases, default=None),
+        card_ratio=max(ratios, default=None),
+        polls_per_second=min((each for each in polls if each is not None), default=None),
+        longest_gap_ms=max((each for each in gaps if each is not None), default=None),
+    )
+
+
+def _base(row: Row, natives: list[Row]) -> int | None:
+    """Return the median of card peak - reserved peak over native's runs of the row's session."""
+    usable = [each for each in natives if each.get("card") and each.get("reserved_peak_bytes")]
+    near = [each for each in usable if each["session"] == row["session"]] or usable
+    beyond = [each["card"]["peak_bytes"] - each["reserved_peak_bytes"] for each in near]
+    return int(statistics.median(beyond)) if beyond else None
+
+
+def _times(rows: list[Row], name: str) -> Times | None:
+    """Return the times of one allocator among the timed rows of its workload."""
+    mine = [row for row in _good(_of(rows, name)) if row.get("step_ms")]
+    if not mine:
+        return None
+    together = [row for row in mine if row.get("group") is not None]
+    mine = together or mine  # what ran in lockstep counts more than what did not
+    fastest: list[str] = []
+    to_fastest, to_native = [], []
+    for row in mine:
+        natives = [each for each in rows if _beside(row, each) and is_pytorchs(each["allocator"])]
+        if natives:
+            best = min(natives, key=_median_step)
+            fastest.append(best["allocator"])
+            to_fastest.append(step_ratios(row["step_ms"], best["step_ms"]))
+        to_native += [
+            step_ratios(row["step_ms"], each["step_ms"]) for each in _of(natives, NATIVE)[:1]
+        ]
+    way = LOCKSTEP if together else PEAKS_PASS if mine[0]["kind"] == "peaks" else ROUNDS
+    run_s = [row["run_s"] for row in mine if row.get("run_s") is not None]
+    return Times(
+        rounds=len(mine),
+        way=way,
+        fastest=tuple(sorted(set(fastest), key=allocator_order)),
+        to_fastest=interval(to_fastest),
+        to_native=interval(to_native),
+        step_ms=statistics.median(map(_median_step, mine)),
+        first_step_ms=statistics.median(row["step_ms"][0] for row in mine),
+        run_s=statistics.median(run_s) if run_s else None,
+    )
+
+
+def _beside(row: Row, other: Row) -> bool:
+    """Say whether two rows were measured so that their steps can be compared."""
+    if "error" in other or not other.get("step_ms"):
+        return False
+    places = ("session", "group", "kind") + (("round",) if row.get("group") is None else ())
+    return all(row.get(place) == other.get(place) for place in places)
+
+
+def _median_step(row: Row) -> float:
+    return float(np.median(measured(row["step_ms"])))
+
+
+def _driver(rows: list[Row]) -> Driver | None:
+    counted = [row["driver"] for row in rows if row.get("driver")]
+    if not counted:
+        return None
+
+    def median(of: Callable[[dict[str, Any]], float | None]) -> float | None:
+        known = [value for each in counted if (value := of(each)) is not None]
+        return statistics.median(known) if known else None
+
+    return Driver(
+        runs=len(counted),
+        calls=median(lambda each: sum(each["calls"].values())) or 0,
+        ms=median(lambda each: sum(each["ms"].values())) or 0.0,
+        second_half_calls=median(lambda each: each.get("second_half_calls")),
+        second_half_ms=median(lambda each: each.get("second_half_ms")),
+        synchronisations=median(lambda each: each.get("synchronisations")),
+    )
+
+
+def _placed(entry: Entry, beside: Sequence[Entry]) -> Entry:
+    """Return the entry with its card peak compared to those of its workload."""
+    mine = _card(entry)
+    known = {each.allocator: card for each in beside if (card := _card(each))}
+    rivals = [card for name, card in known.items() if name in RIVALS]
+    if mine is None or not rivals:
+        return entry
+    return replace(
+        entry,
+        over_lowest=mine / min(*rivals, mine),
+        over_all=mine / min(known.values()),
+    )
+
+
+def _card(entry: Entry) -> int | None:
+    return entry.peaks.card_bytes if entry.peaks else None

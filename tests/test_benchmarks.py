@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import compare_gpu, host_cost, run, summary, table
+from benchmarks import compare_gpu, host_cost, run, table
+from benchmarks import old_summary as summary
 from benchmarks.allocators import PYTORCHS, choose
 from benchmarks.workloads import MAIN_WORKLOADS, WORKLOADS
 from tests.rig.machine import Machine
