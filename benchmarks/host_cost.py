@@ -1,33 +1,33 @@
-"""What memory costs on the host: PyTorch's allocators against ours, in nanoseconds per call.
+"""What memory costs on the host: PyTorch's allocators, RMM's and ours, in nanoseconds per call.
 
     python -m benchmarks.host_cost --seconds 140
 
 Each allocator runs in processes of its own, in alternating order, so that a machine that warms up
-favours nobody. A row's ratio is the median over the rounds of ours / PyTorch's default in the same
-round. Nothing runs on the GPU but what allocation itself asks of it. Needs g++ and CUDA's headers.
+favours nobody. A row's ratio is the median over the rounds of its cost / that of PyTorch's default
+in the same round. Nothing runs on the GPU but what allocation itself asks of it. Needs g++ and
+CUDA's headers.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import importlib.util
-import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare_gpu import command_line, driver_version, names
+from . import host_process
+from .compiled_loops import CompilationError, compile_loops
+from .host_cost_worker import PERCENTILES
+from .host_process import is_installed, names, run_worker
 
 HERE = Path(__file__).resolve().parent
-ALLOCATORS = ("native", "expandable", "cudaMallocAsync", "paged@stock", "paged@bridge")
+PYTORCHS = ("native", "expandable", "cudaMallocAsync")
+RMMS = ("rmm-pool", "rmm-arena", "rmm-async")
+OURS = ("paged@stock", "paged@bridge")
 REFERENCE = "native"
-LAST_HEADER = "crt/host_defines.h"  # PyTorch's own wheels lack it
 RUN_SECONDS = 120
 # The most that a cost through the bridge may be, as a part of native's; by the row's first word.
 GOALS = {"pair": 0.25, "8": 0.1, "getDeviceStats": 1.0, "history": 0.5, "torch.empty": 1.0}
@@ -36,74 +36,27 @@ Row = dict[str, Any]
 Ratios = dict[str, dict[str, float | None]]
 
 
-def cuda_include() -> Path:
-    """Return the folder with CUDA's headers: a toolkit's, or the nvidia wheels'."""
-    homes = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]
-    candidates = [Path(home) / "include" for home in [*filter(None, homes), "/usr/local/cuda"]]
-    spec = importlib.util.find_spec("nvidia")
-    for place in list(spec.submodule_search_locations or []) if spec else []:
-        candidates += sorted(Path(place).glob("*/include"))
-    for folder in candidates:
-        if (folder / LAST_HEADER).is_file():
-            return folder
-    sys.exit(
-        f"host_cost: {LAST_HEADER} is in none of {', '.join(map(str, candidates))}.\n"
-        "The loops are compiled against PyTorch's headers, which include it.\n"
-        "Install a CUDA toolkit, or the wheel nvidia-cuda-crt."
-    )
-
-
-def build(folder: Path) -> Path:
-    """Compile the loops against the installed torch. Raises CalledProcessError if that fails."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or not spec.submodule_search_locations:
-        sys.exit("host_cost: torch is not installed")
-    torch = Path(spec.submodule_search_locations[0])
-    library = folder / "host_cost.so"
-    subprocess.run(
-        [
-            *("g++", "-std=c++20", "-O2", "-fPIC", "-shared", str(HERE / "host_cost.cpp")),
-            *(f"-isystem{torch / 'include'}", f"-isystem{cuda_include()}"),
-            *("-o", str(library), f"-L{torch / 'lib'}", "-lc10", "-lc10_cuda"),
-        ],
-        check=True,
-    )
-    return library
-
-
-def run_worker(allocator: str, library: Path, extra: list[str]) -> Row:
-    """Measure one allocator in a process of its own; a failure is a row with `error`."""
-    command = [sys.executable, "-m", "benchmarks.host_cost_worker", "--allocator", allocator]
-    command += ["--library", str(library), *extra]
-    row: Row = {"allocator": allocator}
-    try:
-        done = subprocess.run(
-            command, cwd=HERE.parent, capture_output=True, text=True, timeout=RUN_SECONDS,
-            check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return row | {"error": f"no end after {RUN_SECONDS} s"}
-    lines = [line for line in done.stdout.splitlines() if line.startswith("ROW ")]
-    if done.returncode != 0 or not lines:
-        end = " | ".join(done.stderr.strip().splitlines()[-4:])
-        return row | {"error": f"exit code {done.returncode}: {end}"}
-    return dict(json.loads(lines[-1][4:]))
+def default_allocators() -> list[str]:
+    """Return what is measured if nobody says what; RMM's where it is installed."""
+    return [*PYTORCHS, *(RMMS if is_installed("rmm") else ()), *OURS]
 
 
 def measure(arguments: argparse.Namespace) -> list[Row]:
-    """Run rounds while the next one fits in the time that is left."""
+    """Run rounds while the next one fits in the time; the file is written after every run."""
     rows: list[Row] = []
     begin, longest_s = time.monotonic(), 0.0
     extra = ["--pairs", str(arguments.pairs), "--tries", str(arguments.tries)]
     with tempfile.TemporaryDirectory(prefix="host_cost-") as folder:
-        library = build(Path(folder))
+        library = compile_loops("host_cost", Path(folder))
         for index in range(arguments.rounds):
             started = time.monotonic()
             if index and started - begin + longest_s > arguments.seconds:
                 break
             for allocator in arguments.allocators[:: -1 if index % 2 else 1]:
-                row = run_worker(allocator, library, extra) | {"round": index}
+                row = run_worker("host_cost_worker", allocator, library, extra, RUN_SECONDS)
+                row["round"] = index
                 rows.append(row)
+                write(rows, arguments.out)
                 shown = row.get("error") or f"512 B: {row['ns']['pair 512']} ns"
                 print(f"round {index}, {allocator}: {shown}", flush=True)
             longest_s = max(longest_s, time.monotonic() - started)
@@ -138,6 +91,16 @@ def _median(values: list[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
+def is_bound(rows: list[Row], allocator: str, kind: str) -> bool:
+    """Say whether the cost lies above what was measured: see at_least in the worker."""
+    return any(kind in row.get("at_least", ()) for row in rows if row["allocator"] == allocator)
+
+
+def is_single_call(kind: str) -> bool:
+    """Say whether a cost is a percentile of single calls."""
+    return kind.startswith(("allocate ", "free "))
+
+
 def render(rows: list[Row]) -> str:
     """Return a table: the reference in ns, every other allocator as a part of it."""
     order = list(dict.fromkeys(row["allocator"] for row in rows))
@@ -148,13 +111,45 @@ def render(rows: list[Row]) -> str:
         "|---" * (len(order) + 1) + "|",
     ]
     for kind, ns in costs(rows, REFERENCE).items():
-        cells = [_cell(by_name[name].get(kind), "{:.2f} ×") for name in others]
+        if is_single_call(kind):
+            continue
+        cells = [
+            _cell(by_name[name].get(kind), "{:.2f} ×", is_bound(rows, name, kind))
+            for name in others
+        ]
         lines.append(f"| {kind} | {_cell(ns, '{:,.0f}')} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _cell(value: float | None, shape: str) -> str:
-    return "–" if value is None else shape.format(value)
+def render_latencies(rows: list[Row]) -> str:
+    """Return a table of single calls in ns, p50 / p99 / p99.99; empty if none were timed."""
+    order = list(dict.fromkeys(row["allocator"] for row in rows))
+    by_name = {name: costs(rows, name) for name in order}
+    calls = dict.fromkeys(
+        kind.rpartition(" ")[0]
+        for found in by_name.values()
+        for kind in found
+        if is_single_call(kind)
+    )
+    if not calls:
+        return ""
+    lines = [f"| ns, {' / '.join(PERCENTILES)} | {' | '.join(order)} |"]
+    lines.append("|---" * (len(order) + 1) + "|")
+    for call in calls:
+        cells = []
+        for name in order:
+            values = [by_name[name].get(f"{call} {each}") for each in PERCENTILES]
+            text = " / ".join(_cell(value, "{:,.0f}") for value in values)
+            bound = is_bound(rows, name, f"{call} {PERCENTILES[0]}")
+            cells.append("–" if None in values else f"> {text}" if bound else text)
+        lines.append(f"| {call} | {' | '.join(cells)} |")
+    clocks = [row["clock_ns"] for row in rows if "clock_ns" in row]
+    lines += ["", f"What reading the clock takes, {max(clocks):.0f} ns at most, is taken off."]
+    return "\n".join(lines)
+
+
+def _cell(value: float | None, shape: str, is_bound: bool = False) -> str:
+    return "–" if value is None else ("> " if is_bound else "") + shape.format(value)
 
 
 def failures(rows: list[Row]) -> list[str]:
@@ -171,36 +166,30 @@ def failures(rows: list[Row]) -> list[str]:
 
 
 def write(rows: list[Row], path: Path) -> None:
-    """Write the rows and what they were measured on."""
-    machines = [row["machine"] for row in rows if "machine" in row]
-    results = {
-        "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
-        "command": command_line(),
-        "machine": {**machines[0], "driver": driver_version(), "cores": os.cpu_count()},
-        "ratios": {
-            name: ratios(rows, name) for name in dict.fromkeys(r["allocator"] for r in rows)
-        },
-        "rows": [{key: row[key] for key in row if key != "machine"} for row in rows],
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=1) + "\n")
+    """Write the rows, their ratios and what they were measured on, if there is anything."""
+    if not any("ns" in row for row in rows):
+        return
+    every = {name: ratios(rows, name) for name in dict.fromkeys(r["allocator"] for r in rows)}
+    host_process.write(rows, path, ratios=every)
 
 
 def main() -> None:
     """See the module's text."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--allocators", type=names, default=list(ALLOCATORS))
+    parser.add_argument("--allocators", type=names, default=default_allocators())
     parser.add_argument("--rounds", type=int, default=6, help="at most")
     parser.add_argument("--seconds", type=float, default=140.0, help="for all rounds together")
     parser.add_argument("--pairs", type=int, default=20_000, help="calls in one try")
     parser.add_argument("--tries", type=int, default=5, help="in each process; the best counts")
     parser.add_argument("--out", type=Path, default=HERE / "out" / "host_cost.json")
     arguments = parser.parse_args()
-    rows = measure(arguments)
+    try:
+        rows = measure(arguments)
+    except CompilationError as error:
+        sys.exit(f"host_cost: {error}")
     if not any("ns" in row for row in rows):
         sys.exit("host_cost: no run succeeded; what failed is said above")
-    write(rows, arguments.out)
-    print("\n" + render(rows))
+    print("\n" + render(rows) + "\n\n" + render_latencies(rows))
     for failure in failures(rows):
         print(f"not met: {failure}")
     print(f"results: {arguments.out}")
