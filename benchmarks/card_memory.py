@@ -1,11 +1,13 @@
 """Polls the card's used memory from a process of its own, so that no lock of ours slows it.
 
-    with CardMemory(0) as card:
+    with CardMemory(0) as card:  # the process starts
         ...
-    card.peak
+        card.begin()             # from here on it polls
+        ...
+    card.seen
 
 The process asks NVML, or where that is missing the driver (cuMemGetInfo). Both count everything on
-the card; what was used when polling began is taken off, so nothing else may run there.
+the card; what was used at begin() is taken off, so nothing else may run there.
 """
 
 from __future__ import annotations
@@ -18,16 +20,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from types import TracebackType
 
+from .children import command, import_path
+
 POLL_SECONDS = 0.001
-ROOT = Path(__file__).resolve().parent.parent
+PARENT_SECONDS = 1.0  # between looks whether anybody still wants the answer
+POINTS = 300  # of the timeline, at most
+BUCKET_MS = 10.0  # at first
 
 
 @dataclass(frozen=True)
-class Peak:
+class Seen:
     """What was seen; bytes are above what was used at the start."""
 
     source: str  # "nvml" or "cuMemGetInfo"
@@ -35,23 +40,64 @@ class Peak:
     peak_bytes: int
     polls_per_second: float
     longest_gap_ms: float
+    timeline: list[tuple[float, int]]  # ms since begin() and bytes: the largest of each bucket
+
+
+class Timeline:
+    """The largest value of each stretch of time; stretches double when there are too many."""
+
+    def __init__(self, points: int = POINTS, bucket_ms: float = BUCKET_MS) -> None:
+        self._points = points
+        self._bucket_ms = bucket_ms
+        self._largest: dict[int, tuple[float, int]] = {}  # by number of the bucket
+
+    def add(self, ms: float, value: int) -> None:
+        self._keep(int(ms / self._bucket_ms), (ms, value))
+        while len(self._largest) > self._points:
+            kept, self._largest = self._largest, {}
+            self._bucket_ms *= 2
+            for bucket, point in kept.items():
+                self._keep(bucket // 2, point)
+
+    def points(self) -> list[tuple[float, int]]:
+        return [(round(ms, 2), value) for ms, value in self._largest.values()]
+
+    def _keep(self, bucket: int, point: tuple[float, int]) -> None:
+        if bucket not in self._largest or point[1] > self._largest[bucket][1]:
+            self._largest[bucket] = point
 
 
 class CardMemory:
-    """Polls from entry to exit; `peak` is None until then, and where nothing can be asked."""
+    """Polls from begin() to the end; `seen` is None until then, and where nothing can be asked."""
 
     def __init__(self, device: int = 0) -> None:
         self.device = device
-        self.peak: Peak | None = None
+        self.seen: Seen | None = None
 
     def __enter__(self) -> CardMemory:
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.card_memory", str(self.device)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+            command("card_memory", str(self.device)), stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": import_path()},
         )  # fmt: skip
-        assert self._child.stdout is not None
-        self._child.stdout.readline()  # polling has begun, or there is nothing to poll
+        self._is_ready = False
         return self
+
+    def wait_ready(self) -> None:
+        """Wait until the process can poll, or knows that it cannot."""
+        if not self._is_ready:
+            self._answer()
+            self._is_ready = True
+
+    def begin(self) -> None:
+        """Take what is used now as the start, and poll from here on."""
+        self.wait_ready()
+        assert self._child.stdin is not None
+        try:
+            self._child.stdin.write("begin\n")
+            self._child.stdin.flush()
+        except OSError:  # it has ended, having nothing to ask
+            return
+        self._answer()
 
     def __exit__(
         self,
@@ -59,8 +105,20 @@ class CardMemory:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        answer, _ = self._child.communicate(timeout=60)  # closes its stdin, which ends it
-        self.peak = Peak(**json.loads(answer)) if answer.strip() else None
+        try:
+            answer, _ = self._child.communicate(timeout=60)  # closes its stdin, which ends it
+            found = json.loads(answer.strip().splitlines()[-1])
+            points = [(ms, used) for ms, used in found.pop("timeline")]
+            self.seen = Seen(**found, timeline=points)
+        except (OSError, ValueError, IndexError, TypeError, KeyError, AttributeError):
+            self.seen = None  # it had nothing to ask, or never began
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.communicate()
+
+    def _answer(self) -> str:
+        assert self._child.stdout is not None
+        return self._child.stdout.readline()
 
 
 def _nvml_reader(device: int) -> Callable[[], int]:
@@ -111,30 +169,50 @@ def reader(device: int) -> tuple[str, Callable[[], int]] | None:
     return None
 
 
-def main() -> None:
-    """Poll until stdin ends."""
-    found = reader(int(sys.argv[1]))
-    print("ready", flush=True)
-    if found is None:
-        return
-    source, used_bytes = found
-    start_bytes = peak_bytes = used_bytes()
+def poll(source: str, used_bytes: Callable[[], int], is_over: Callable[[], bool]) -> Seen:
+    """Poll until it is over; `is_over` waits for a moment."""
+    timeline = Timeline()
     begin = last = time.perf_counter()
-    count, longest_gap = 0, 0.0
-    while not select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
-        peak_bytes = max(peak_bytes, used_bytes())
+    start_bytes = used_bytes()
+    print("begun", flush=True)
+    timeline.add(0.0, 0)
+    peak_bytes, count, longest_gap_s = 0, 0, 0.0
+    while not is_over():
+        above_bytes = used_bytes() - start_bytes
         now = time.perf_counter()
-        longest_gap = max(longest_gap, now - last)
+        peak_bytes = max(peak_bytes, above_bytes)
+        timeline.add(1e3 * (now - begin), above_bytes)
+        longest_gap_s = max(longest_gap_s, now - last)
         last = now
         count += 1
-    seen = Peak(
+    return Seen(
         source=source,
         start_bytes=start_bytes,
-        peak_bytes=peak_bytes - start_bytes,
+        peak_bytes=peak_bytes,
         polls_per_second=round(count / max(last - begin, POLL_SECONDS), 1),
-        longest_gap_ms=round(1e3 * longest_gap, 2),
+        longest_gap_ms=round(1e3 * longest_gap_s, 2),
+        timeline=timeline.points(),
     )
-    print(json.dumps(vars(seen)))
+
+
+def main() -> None:
+    """Poll from a line on stdin until stdin ends, or whoever asked is gone."""
+    found = reader(int(sys.argv[1]))
+    print("ready", flush=True)
+    if found is None or not os.read(0, 64):
+        return
+    parent, looked = os.getppid(), time.perf_counter()
+
+    def is_over() -> bool:
+        nonlocal looked
+        if select.select([0], [], [], POLL_SECONDS)[0]:
+            return True
+        if time.perf_counter() - looked > PARENT_SECONDS:
+            looked = time.perf_counter()
+            return os.getppid() != parent
+        return False
+
+    print(json.dumps(asdict(poll(*found, is_over))))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -33,6 +32,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from .allocators import choose
+from .children import command, import_path
 from .job import Job, Row
 
 LONGEST_LINE = 1 << 24  # characters; more without an end of line is no line of ours
@@ -44,10 +44,10 @@ END_SECONDS = 20  # from the row until the process has ended
 class Process:
     """A worker process. No method raises for what the worker does."""
 
-    def __init__(self, job: Job, command: list[str], environment: dict[str, str]) -> None:
+    def __init__(self, job: Job, words: list[str], environment: dict[str, str]) -> None:
         self.job = job
         self._child = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
             start_new_session=True,  # so that what it started can be ended with it
         )  # fmt: skip
@@ -180,16 +180,14 @@ def child_environment(allocator: str) -> dict[str, str]:
     """Return the environment for a process under an allocator, which imports what this one can."""
     environment = dict(os.environ)
     choose(allocator, environment)
-    places = [place or os.getcwd() for place in sys.path]  # noqa: PTH109 (as Python does)
-    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(places))
-    environment["PYTHONUNBUFFERED"] = "1"
+    environment["PYTHONPATH"] = import_path()
     return environment
 
 
 def start(job: Job) -> Process:
     """Start a worker and return at once. Raises ValueError for an allocator that does not exist."""
-    command = [sys.executable, "-m", f"{__package__}.worker", "--job", job.to_json()]
-    return Process(job, command, child_environment(job.allocator))
+    words = command("worker", "--job", job.to_json())
+    return Process(job, words, child_environment(job.allocator))
 
 
 def run(job: Job, seconds: float) -> Row:

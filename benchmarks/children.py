@@ -1,0 +1,18 @@
+"""How one module of this package starts another one in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module of this package."""
+    return [sys.executable, "-m", f"{__package__}.{module}", *arguments]
+
+
+def import_path() -> str:
+    """Return a PYTHONPATH with which a child imports what this process can."""
+    places = [str(Path(place).absolute()) for place in sys.path]  # "" is the current folder
+    return os.pathsep.join(dict.fromkeys(places))
