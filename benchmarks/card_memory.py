@@ -25,6 +25,7 @@ from types import TracebackType
 
 from .children import command, import_path
 
+SOURCES = ("nvml", "cuMemGetInfo")  # best first
 POLL_SECONDS = 0.001
 PARENT_SECONDS = 1.0  # between looks whether anybody still wants the answer
 POINTS = 300  # of the timeline, at most
@@ -156,11 +157,12 @@ def _driver_reader(device: int) -> Callable[[], int]:
     return used_bytes
 
 
-def reader(device: int) -> tuple[str, Callable[[], int]] | None:
+def reader(device: int, sources: tuple[str, ...] = SOURCES) -> tuple[str, Callable[[], int]] | None:
     """Return who can be asked for the bytes used on a device, and how; None if nobody."""
-    for source, make in (("nvml", _nvml_reader), ("cuMemGetInfo", _driver_reader)):
+    make = {"nvml": _nvml_reader, "cuMemGetInfo": _driver_reader}
+    for source in sources:
         try:
-            used_bytes = make(device)
+            used_bytes = make[source](device)
             used_bytes()
         except Exception as error:  # of NVML's many kinds, none of which matters here
             print(f"card memory: not from {source}: {error}", file=sys.stderr)
@@ -197,9 +199,14 @@ def poll(source: str, used_bytes: Callable[[], int], is_over: Callable[[], bool]
 
 def main() -> None:
     """Poll from a line on stdin until stdin ends, or whoever asked is gone."""
-    found = reader(int(sys.argv[1]))
+    device = int(sys.argv[1])
+    found = reader(device, SOURCES[:1])
     print("ready", flush=True)
-    if found is None or not os.read(0, 64):
+    if not os.read(0, 64):
+        return
+    # The driver wants a context, which holds memory: not while others are measured.
+    found = found or reader(device, SOURCES[1:])
+    if found is None:
         return
     parent, looked = os.getppid(), time.perf_counter()
 

@@ -135,8 +135,8 @@ bool start(const Cupti& cupti) {
 
 extern "C" {
 
-// Returns 0 if calls are counted from now on, 1 if there is no such library, 2 if it will not count:
-// driver_calls_problem() says why.
+// Returns 0 if calls are counted from now on, 1 if there is no such library, 2 if it will not
+// count: driver_calls_problem() says why.
 int driver_calls_start(const char* library_name) {
     void* library = dlopen(library_name, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {

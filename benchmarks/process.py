@@ -39,6 +39,7 @@ LONGEST_LINE = 1 << 24  # characters; more without an end of line is no line of 
 ERROR_LINES = 4
 LAST_LINES = 40
 END_SECONDS = 20  # from the row until the process has ended
+READER_SECONDS = 5  # a pipe may be held open by a process that got away
 
 
 class Process:
@@ -55,6 +56,7 @@ class Process:
         self._last_words: deque[str] = deque(maxlen=LAST_LINES)
         self._row_text: str | None = None
         self._is_over = False  # nothing more will come
+        self._is_killed = False
         self._readers = [
             threading.Thread(target=self._read_stdout, daemon=True),
             threading.Thread(target=self._read_stderr, daemon=True),
@@ -93,22 +95,27 @@ class Process:
 
     def finish(self, seconds: float) -> Row:
         """Wait for the row and the process's end; after `seconds` end it and say so in the row."""
-        deadline = time.monotonic() + seconds
         if self.job.turns:
             self.go()  # after its last step the worker waits for its turn to end
         self._wait("ROW", seconds)
-        is_late = not self._is_over and self._row_text is None
-        if not is_late:
-            left_s = max(END_SECONDS if self._row_text else 1.0, deadline - time.monotonic())
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._child.wait(min(left_s, END_SECONDS))
+        problem = ""
+        if not self._is_over:
+            problem = f"no end after {seconds:.0f} s"
+        else:
+            try:
+                self._child.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                problem = f"alive {END_SECONDS} s after its last word"
         self.kill()
         for reader in self._readers:
-            reader.join(5)
-        return self.job.row() | self._outcome(f"no end after {seconds:.0f} s" if is_late else "")
+            reader.join(READER_SECONDS)
+        return self.job.row() | self._outcome(problem)
 
     def kill(self) -> None:
         """End the worker and what it started; fine if it has ended already."""
+        if self._is_killed:
+            return
+        self._is_killed = True  # its number may soon be another's
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()
@@ -116,22 +123,23 @@ class Process:
         with contextlib.suppress(OSError):
             self._child.stdin.close()
 
-    def _outcome(self, too_late: str) -> Row:
-        if too_late:
-            return {"error": too_late, "out_of_memory": False}
+    def _outcome(self, problem: str) -> Row:
         try:
             found = json.loads(self._row_text or "null")
         except ValueError:
             found = None
-        if isinstance(found, dict) and (self._child.returncode == 0 or "error" in found):
+        if isinstance(found, dict) and "error" in found:
             return found
         code = self._child.returncode
-        end = f"ended by signal {-code}" if code < 0 else f"exit code {code}"
-        if code == 0:
-            end = "ended without a row"
-        words = [line.strip() for line in self._last_words if line.strip()]
+        if isinstance(found, dict) and code == 0 and not problem:
+            return found
+        if not problem and code == 0:
+            problem = "ended without a row"
+        if not problem:
+            problem = f"ended by signal {-code}" if code < 0 else f"exit code {code}"
+        words = [line.strip() for line in list(self._last_words) if line.strip()]
         return {
-            "error": ": ".join(filter(None, [end, " | ".join(words[-ERROR_LINES:])])),
+            "error": ": ".join(filter(None, [problem, " | ".join(words[-ERROR_LINES:])])),
             "out_of_memory": is_out_of_memory(" ".join(words)),
         }
 
