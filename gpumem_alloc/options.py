@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from gpumem_alloc import _C
@@ -17,30 +17,36 @@ from gpumem_alloc.errors import OptionError
 ENVIRONMENT = "GPUMEM_ALLOC_CONF"
 
 
-_DEFAULTS: dict[str, Any] = _C.parse_options("")  # written in the table alone
+_OF_PRESET: Any = None  # the default of every field but one: what the preset says
 
 
 @dataclass(frozen=True)
 class Options:
     """Every option; `gpumem_alloc._C.option_table()` has units, ranges and a sentence for each.
 
-    A field that is not given holds the default of `balanced` whatever `preset` is; what a preset
-    sets is in options() once it is in force.
+    A field that is not given holds what `preset` gives it. Raises OptionError for a preset that
+    does not exist; other values are checked when they are put in force.
     """
 
-    preset: str = _DEFAULTS["preset"]
-    strategy: str = _DEFAULTS["strategy"]
-    slack_percent: float = _DEFAULTS["slack_percent"]
-    max_chunk_mb: int = _DEFAULTS["max_chunk_mb"]
-    chunk_divisor: int = _DEFAULTS["chunk_divisor"]
-    cross_stream: str = _DEFAULTS["cross_stream"]
-    limit_mb: int = _DEFAULTS["limit_mb"]
-    max_split_size_mb: int = _DEFAULTS["max_split_size_mb"]
-    roundup_power2_divisions: str = _DEFAULTS["roundup_power2_divisions"]
-    max_non_split_rounding_mb: int = _DEFAULTS["max_non_split_rounding_mb"]
-    large_segment_size_mb: int = _DEFAULTS["large_segment_size_mb"]
-    garbage_collection_threshold: float = _DEFAULTS["garbage_collection_threshold"]
-    event_ring_entries: int = _DEFAULTS["event_ring_entries"]
+    preset: str = "balanced"
+    strategy: str = _OF_PRESET
+    slack_percent: float = _OF_PRESET
+    max_chunk_mb: int = _OF_PRESET
+    chunk_divisor: int = _OF_PRESET
+    cross_stream: str = _OF_PRESET
+    limit_mb: int = _OF_PRESET
+    max_split_size_mb: int = _OF_PRESET
+    roundup_power2_divisions: str = _OF_PRESET
+    max_non_split_rounding_mb: int = _OF_PRESET
+    large_segment_size_mb: int = _OF_PRESET
+    garbage_collection_threshold: float = _OF_PRESET
+    event_ring_entries: int = _OF_PRESET
+
+    def __post_init__(self) -> None:
+        given = _parse(f"preset:{self.preset}")
+        for field in fields(self):
+            if getattr(self, field.name) is _OF_PRESET:
+                object.__setattr__(self, field.name, given[field.name])
 
     def __str__(self) -> str:
         """In the form that GPUMEM_ALLOC_CONF takes."""
@@ -77,11 +83,16 @@ def resolve(arguments: Mapping[str, object]) -> str:
     given = {key: _text(key, value) for key, value in arguments.items() if value is not None}
     pairs = {**split(os.environ.get(ENVIRONMENT, "")), **given}
     text = ",".join(f"{key}:{value}" for key, value in pairs.items())
+    _parse(text)
+    return text
+
+
+def _parse(text: str) -> dict[str, Any]:
+    """Return every option's value; raises OptionError."""
     try:
-        _C.parse_options(text)
+        return dict(_C.parse_options(text))
     except _C.StatusError as error:
         raise OptionError(error.args[1]) from None
-    return text
 
 
 def _text(key: str, value: object) -> str:

@@ -22,7 +22,7 @@ def resolved(**arguments: object) -> Options:
 
 def test_the_dataclass_is_the_table() -> None:
     defaults = _C.parse_options("")
-    fields = {field.name: field.default for field in dataclasses.fields(Options)}
+    fields = dataclasses.asdict(Options())
     assert fields == defaults
     assert [type(value) for value in fields.values()] == [type(v) for v in defaults.values()]
     assert [row["name"] for row in _C.option_table()] == list(fields)
@@ -35,14 +35,14 @@ def test_call_wins_over_environment_and_environment_over_default(
     assert resolved(strategy="direct").strategy == "direct"
     assert resolved(strategy="direct").max_chunk_mb == 64
     assert resolved().strategy == "split"
-    assert resolved().slack_percent == Options.slack_percent
+    assert resolved().slack_percent == Options().slack_percent
 
 
 def test_a_preset_only_changes_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENVIRONMENT, "slack_percent:7")
     assert resolved(preset="lean").slack_percent == 7.0
     monkeypatch.delenv(ENVIRONMENT)
-    assert resolved(preset="lean").slack_percent < Options.slack_percent
+    assert resolved(preset="lean").slack_percent < Options().slack_percent
     assert resolved(slack_percent=9, preset="lean").slack_percent == 9.0
 
 
@@ -114,6 +114,20 @@ def test_devices() -> None:
     assert device_index("cuda") == device_index() == 0
     with pytest.raises(ValueError, match="cpu"):
         device_index("cpu")
+
+
+@pytest.mark.parametrize("preset", ["balanced", "lean", "fast"])
+def test_a_presets_options_survive_as_text(preset: str) -> None:
+    made = Options(preset=preset)
+    assert vars(made) == _C.parse_options(f"preset:{preset}")
+    assert _C.parse_options(str(made)) == vars(made)
+    changed = Options(preset=preset, slack_percent=2.5)
+    assert _C.parse_options(str(changed))["slack_percent"] == 2.5
+
+
+def test_a_preset_that_does_not_exist() -> None:
+    with pytest.raises(OptionError, match="balanced"):
+        Options(preset="thrifty")
 
 
 def test_the_options_in_force_can_be_asked() -> None:
