@@ -59,6 +59,33 @@ def llama_batch(torch: Any, size: int, steps: int, mark: Mark) -> None:
         del answers
 
 
+def rlhf(torch: Any, steps: int, mark: Mark) -> None:
+    """A Llama writes answers, then trains on them: growing caches and training by turns.
+
+    Each phase leaves holes of other sizes than the next one asks for.
+    """
+    shapes = shapes_of("rlhf")
+    model = _llama(torch, torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    for _ in range(steps):
+        prompts, length = shapes.randint(4, 16), shapes.randint(32, 512)
+        tokens = shapes.randint(16, 40) // 3
+        model.eval()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            answers = _answers(torch, model, prompts, length, tokens)
+        model.train()
+        for part in answers.split(max(1, prompts // 2)):
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                loss = model(input_ids=part, labels=part, use_cache=False).loss
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss.detach()
+        del answers, part
+        mark(loss)
+        del loss
+
+
 WORKLOADS = (
     Workload(
         llama_generate,
@@ -68,5 +95,13 @@ WORKLOADS = (
         libraries=("transformers.models.llama.modeling_llama",),
         unordered="split matrix products may add with atomics",
         sized=Sized("prompts", llama_batch, smallest=4, steps=3),
+    ),
+    Workload(
+        rlhf,
+        steps=6,
+        family="model",
+        requires=("transformers>=4.40",),
+        libraries=("transformers.models.llama.modeling_llama",),
+        unordered="attention's backward pass adds with atomics",
     ),
 )

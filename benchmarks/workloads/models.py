@@ -21,7 +21,7 @@ def on_gpu(torch: Any, dtype: Any = None) -> Iterator[None]:
         torch.set_default_dtype(usual)
 
 
-def train(
+def training_steps(
     torch: Any, parameters: Iterable[Any], loss_of: Callable[[int], Any], steps: int, mark: Mark
 ) -> None:
     """Train with AdamW; the gradients are freed at each step's end, as is the default."""

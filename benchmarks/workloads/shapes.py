@@ -25,6 +25,19 @@ SEEDS = {
     "rlhf": 20,
     "prefetch_train": 21,
     "serve_streams": 22,
+    "text_varlen": 31,
+    "text_varlen_emptied": 31,  # the same texts
+    "bert_batch16": 32,
+    "bert_batch32": 32,  # the same sentences
+    "segmentation_3d": 33,
+    "pipeline": 41,
+    "small_tensors": 42,  # every tensor is the same
+    "serving_graphs": 43,
+    "sleep_wake": 44,
+    "rmm_random_4m": 51,
+    "rmm_random_64m": 51,
+    "rmm_random_4g": 51,
+    "rmm_multi_stream": 52,
 }
 
 # The shares of the size that the steps of a sized run take: the whole comes third.

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from .models import on_gpu, train
+from .models import on_gpu, training_steps
 from .shapes import shapes_of, share
 from .workload import Mark, Sized, Workload
 
@@ -43,7 +43,7 @@ def _train_on_graphs(
         labels = torch.randint(0, 47, (node_count,), device="cuda")
         return torch.nn.functional.cross_entropy(model(nodes, edges), labels)
 
-    train(torch, model.parameters(), loss_of, steps, mark)
+    training_steps(torch, model.parameters(), loss_of, steps, mark)
 
 
 def gnn(torch: Any, steps: int, mark: Mark) -> None:
@@ -72,6 +72,50 @@ def gnn_nodes(torch: Any, size: int, steps: int, mark: Mark) -> None:
     _train_on_graphs(torch, graph_of, steps, mark)
 
 
+def _experts_layer(torch: Any, width: int, experts: int) -> Any:
+    nn = torch.nn
+
+    class Experts(torch.nn.Module):  # type: ignore[misc]
+        """Each token goes to the two experts with the highest scores."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.router = nn.Linear(width, experts)
+            self.rise = nn.ModuleList(nn.Linear(width, 4 * width) for _ in range(experts))
+            self.fall = nn.ModuleList(nn.Linear(4 * width, width) for _ in range(experts))
+
+        def forward(self, tokens: Any) -> Any:
+            scores, chosen = self.router(tokens).softmax(-1).topk(2, -1)
+            total = torch.zeros_like(tokens)
+            for expert, (rise, fall) in enumerate(zip(self.rise, self.fall, strict=True)):
+                token, place = (chosen == expert).nonzero(as_tuple=True)
+                hidden = nn.functional.gelu(rise(tokens[token]))
+                part = fall(hidden) * scores[token, place, None]
+                total = total.index_add(0, token, part.to(total.dtype))
+            return tokens + total
+
+    return Experts()
+
+
+def moe(torch: Any, steps: int, mark: Mark) -> None:
+    """Six layers of 16 experts: the data decide how many tokens each one gets.
+
+    Of 2,000 to 24,000 tokens a step each layer makes 16 groups, no two of the same size.
+    """
+    shapes = shapes_of("moe")
+    with on_gpu(torch):
+        layers = torch.nn.ModuleList(_experts_layer(torch, 1024, 16) for _ in range(6))
+
+    def loss_of(_: int) -> Any:
+        tokens = torch.randn(shapes.randint(2000, 24_000), 1024, device="cuda")
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            for layer in layers:
+                tokens = layer(tokens)
+            return tokens.float().square().mean()
+
+    training_steps(torch, layers.parameters(), loss_of, steps, mark)
+
+
 WORKLOADS = (
     Workload(
         gnn,
@@ -82,4 +126,5 @@ WORKLOADS = (
         unordered="scatter adds with atomics",
         sized=Sized("thousand nodes", gnn_nodes, smallest=20, steps=5),
     ),
+    Workload(moe, steps=16, family="model", unordered="index_add adds with atomics"),
 )
