@@ -140,6 +140,10 @@ class Store:
         self.results.rows += [row | {"session": self.session} for row in rows]
         self.save()
 
+    def drop(self, rows: Sequence[Row]) -> None:
+        """Take rows out, for which better ones come right after; the file is not written."""
+        self.results.rows = [row for row in self.results.rows if row not in rows]
+
     def mine(self) -> list[Row]:
         """Return this session's rows."""
         return [row for row in self.results.rows if row["session"] == self.session]

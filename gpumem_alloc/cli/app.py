@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand
 
+from gpumem_alloc.cli import bench as benchmarks
 from gpumem_alloc.cli import bridge, commands
 from gpumem_alloc.recording import RecordingError
 from gpumem_alloc.replay import DEFAULT_ALLOCATORS, DEFAULT_LAG_MS, SettingsError
@@ -105,6 +107,20 @@ def microbench(
 ) -> None:
     """Measure one allocate + free on this host, beside malloc + free."""
     commands.microbench(options, seconds, as_json=json)
+
+
+class _HandedOn(TyperCommand):
+    """A command that reads its arguments itself, --help and -- too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.args = list(args)
+        return []
+
+
+@app.command(cls=_HandedOn)
+def bench(context: typer.Context) -> None:
+    """Measure PyTorch's allocators and ours on this card, or on your own script."""
+    raise typer.Exit(benchmarks.run(context.args, context.command_path))
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
