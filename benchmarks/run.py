@@ -17,7 +17,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import compare_gpu, table
+from benchmarks import compare_gpu
+from benchmarks import old_table as table
 from benchmarks.picture import Bar, draw
 from benchmarks.workloads import WORKLOADS
 from gpumem_alloc.cli.tables import print_replay

@@ -10,6 +10,7 @@ sessions with the newest version count; PyTorch's and RMM's rows all do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,7 +81,8 @@ def workload_name(row: Row) -> str:
     command = row.get("command")
     shown = " ".join(map(str, command)) if isinstance(command, list) else command
     name = str(row.get("workload") or shown or "script")
-    return name if row.get("size") is None else f"{name} at {row['size']}"
+    is_found = row["kind"] in ("capacity", "no_margin")  # their size is what was found
+    return name if row.get("size") is None or is_found else f"{name} at {row['size']}"
 
 
 def newest_of_ours(setting: Setting, rows: Iterable[Row]) -> list[Row]:
@@ -114,7 +116,7 @@ def workload_order(name: str) -> tuple[int, int]:
     return (known.index(plain), 0) if plain in known else (len(known), 0)
 
 
-def allocator_order(name: str) -> int:
-    """Sort key: as allocators are listed; a spelling of the user's own goes last."""
-    known = list(ALLOCATORS)
-    return known.index(name) if name in known else len(known)
+def allocator_order(name: str) -> tuple[int, str]:
+    """Sort key: as allocators are listed, with spellings of the user's own after their base."""
+    known, base = list(ALLOCATORS), re.split("[:@]", name)[0]
+    return known.index(base) if base in known else len(known), name

@@ -157,12 +157,13 @@ def _entry(setting: Setting, rows: list[Row], name: str) -> Entry | None:
     mine = _of(every, name)
     if not mine:
         return None
-    good = _good(_of(plain, name))
+    chosen = _chosen(setting, plain)
+    good = _good(_of(chosen, name))
     return Entry(
         workload=mine[0]["workload"],
         allocator=name,
         doors=tuple(sorted({row["door"] for row in good if row.get("door")})),
-        peaks=_peaks(alone, name) or _peaks(_chosen(setting, plain), name),
+        peaks=_peaks(alone, name) or _peaks(chosen, name),
         times=_times(timed, name),
         driver=_driver(_good(_of(alone, name))),
         retries=_most(good, "alloc_retries"),

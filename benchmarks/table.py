@@ -1,7 +1,10 @@
-"""The README's tables of results, each made from the newest file of its folder.
+"""The tables of the README and of docs/benchmarks.md, made from all of benchmarks/results/.
 
-python -m benchmarks.table            print them
-python -m benchmarks.table --write    put them between the README's markers
+python -m benchmarks.table            print the README's sections
+python -m benchmarks.table --write    put them between the README's markers, write the docs' page
+                                      and draw docs/pictures/
+
+Only in a checkout: an installed package has no README.
 """
 
 from __future__ import annotations
@@ -10,99 +13,98 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import host_cost
-from benchmarks.summary import Row
+from . import capacity_table, claims, full_table, host_cost, readme_table
+from .store import ResultsError, load_all
+from .summary import Summary, summarise
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "benchmarks.md"
 RESULTS = ROOT / "benchmarks" / "results"
 HOST_COST = RESULTS / "host_cost"
-MIB = 1 << 20
-NAMES = {
-    "native": "PyTorch default",
-    "expandable": "PyTorch expandable segments",
-    "cudaMallocAsync": "PyTorch cudaMallocAsync",
-}
-DOORS = {"stock": ", stock door", "bridge": ", bridge"}
-HEAD = (
-    "| workload | allocator | rounds | live MiB | card MiB | (card - base) / live | step time "
-    "against the faster PyTorch run, 95 % | all steps but the first, s | losses |\n"
-    "|---|---|---|---|---|---|---|---|---|\n"
-)
+PICTURES = ROOT / "docs" / "pictures"
 
 
-def newest(folder: Path) -> Path | None:
-    """Return the newest results file of a folder by name, which begins with its date."""
-    return max(folder.glob("*.json"), default=None)
+def result_files() -> list[Path]:
+    """Return the results files, oldest first by their names, which begin with a date."""
+    return sorted(RESULTS.glob("*.json"))
 
 
-def render(results: dict[str, Any], name: str) -> str:
-    """Return the table with its caption; `name` is the results file's."""
-    lines = "".join(_line(entry) for entry in results["summary"])
-    return f"{HEAD}{lines}\n{_source(results, name)}, which also holds every step.\n"
+def summaries() -> list[Summary]:
+    """Return the figures of all results files, merged. Raises ResultsError."""
+    return summarise(load_all(result_files()))
 
 
-def render_host_cost(results: dict[str, Any], name: str) -> str:
-    """Return the table of host costs with its caption."""
-    rounds = 1 + max(row["round"] for row in results["rows"])
+def source(summary: Summary) -> str:
+    """Say on what, with what and when a table was measured, and where its rows are."""
+    environment = summary.setting.environment
+    sessions = summary.setting.sessions.values()
+    versions = [
+        f"{each['environment'].get('gpumem_alloc')} ({each['environment'].get('git_id')})"
+        for each in sessions
+    ]
+    dates = [str(each.get("date")).split()[0] for each in sessions]
+    when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    driver = f"driver {environment['driver']}, " if environment.get("driver") else ""
+    return (
+        f"{environment.get('gpu')}, {driver}torch {environment.get('torch')}, "
+        f"gpumem_alloc {', '.join(dict.fromkeys(versions))}, {when}, sessions: {len(dates)}. "
+        "Every row is in `benchmarks/results/`, every allocator and how each figure was made in "
+        "[docs/benchmarks.md](docs/benchmarks.md)."
+    )
+
+
+def results_section() -> str:
+    """Return the main table, of the newest setting."""
+    found = summaries()
+    return readme_table.render(found[0], source(found[0])) if found else ""
+
+
+def capacity_section() -> str:
+    """Return what fits under each limit."""
+    found = summaries()
+    return capacity_table.render(found[0], source(found[0])) if found else ""
+
+
+def claims_section() -> str:
+    """Return what the source documents claim, and what was measured."""
+    found = summaries()
+    return claims.render(found[0], source(found[0])) if found else ""
+
+
+def host_cost_section() -> str:
+    """Return the newest table of host costs."""
+    path = max(HOST_COST.glob("*.json"), default=None)
+    return "" if path is None else _host_cost(json.loads(path.read_text()), path.name)
+
+
+def _host_cost(results: dict[str, Any], name: str) -> str:
+    machine = results["machine"]
+    count = 1 + max(row["round"] for row in results["rows"])
     return (
         f"{host_cost.render(results['rows'])}\n\n"
-        f"Medians; rounds: {rounds}. {_source(results, f'host_cost/{name}')}.\n"
+        f"Medians; rounds: {count}. {machine['gpu']}, driver {machine['driver']}, torch "
+        f"{machine['torch']}, gpumem_alloc {machine['gpumem_alloc']} ({machine['git_id']}), "
+        f"{results['date'].split()[0]}: `benchmarks/results/host_cost/{name}`.\n"
     )
 
 
-def _source(results: dict[str, Any], name: str) -> str:
-    machine = results["machine"]
-    version = machine["gpumem_alloc"] + (f" ({machine['git_id']})" if machine["git_id"] else "")
-    driver = f"driver {machine['driver']}, " if machine["driver"] else ""
-    return (
-        f"{machine['gpu']}, {driver}torch {machine['torch']}, gpumem_alloc {version}, "
-        f"{results['date'].split()[0]}: `benchmarks/results/{name}`"
-    )
+# What stands between which markers of the README.
+SECTIONS: dict[str, Callable[[], str]] = {
+    "results": results_section,
+    "capacity": capacity_section,
+    "host-cost": host_cost_section,
+    "claims": claims_section,
+}
 
 
-def _line(entry: Row) -> str:
-    name = entry["allocator"]
-    door = DOORS.get(entry.get("door", ""), "")
-    allocator = NAMES.get(name, f"ours, `{name.partition('@')[0]}`{door}")
-    if "step_ratio" not in entry:
-        reason = "; ".join(entry["errors"]) or "not run"
-        cells = [entry["workload"], allocator, "", reason.replace("|", "/"), *[""] * 5]
-    else:
-        cells = [
-            entry["workload"],
-            allocator,
-            str(entry["runs"]),
-            f"{entry['live_peak_bytes'] / MIB:,.0f}",
-            f"{entry['card_peak_bytes'] / MIB:,.0f}" if entry["card_peak_bytes"] else "",
-            "" if entry["card_ratio"] is None else f"{entry['card_ratio']:.3f}",
-            _steps(entry),
-            f"{entry['run_s']:.1f}",
-            "" if entry["losses"] in ("native", "not run") else entry["losses"],
-        ]
-    return f"| {' | '.join(cells)} |\n"
-
-
-def _steps(entry: Row) -> str:
-    if entry["step_ratio"] is None:
-        return ""
-    return (
-        f"{entry['step_ratio']:.3f} ({entry['step_ratio_low']:.3f}–{entry['step_ratio_high']:.3f})"
-    )
-
-
-# Between which markers of the README stands what.
-SECTIONS = {"results": (RESULTS, render), "host-cost": (HOST_COST, render_host_cost)}
-
-
-def expected(name: str) -> str:
-    """Return what must stand between a section's markers; empty without a results file."""
-    folder, make = SECTIONS[name]
-    path = newest(folder)
-    return "" if path is None else make(json.loads(path.read_text()), path.name)
+def page() -> str:
+    """Return docs/benchmarks.md."""
+    return full_table.render(summaries())
 
 
 def markers(name: str) -> tuple[str, str]:
@@ -129,20 +131,26 @@ def _pattern(name: str) -> re.Pattern[str]:
     return re.compile(f"{re.escape(begin)}\n(.*?){re.escape(end)}", re.DOTALL)
 
 
+def write() -> None:
+    """Write the README's sections, the page and the pictures."""
+    readme = README.read_text()
+    for name, make in SECTIONS.items():
+        readme = with_section(readme, name, make())
+    README.write_text(readme)
+    PAGE.write_text(page())
+
+
 def main() -> None:
     """See the module's text."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true")
-    if not parser.parse_args().write:
-        for name in SECTIONS:
-            print(expected(name) or f"{name}: no results file yet", end="\n\n")
-        return
     try:
-        readme = README.read_text()
-        for name in SECTIONS:
-            readme = with_section(readme, name, expected(name))
-        README.write_text(readme)
-    except (OSError, ValueError) as error:
+        if parser.parse_args().write:
+            write()
+            return
+        for name, make in SECTIONS.items():
+            print(make() or f"{name}: nothing measured yet", end="\n\n")
+    except (OSError, ValueError, ResultsError) as error:
         sys.exit(f"table: {error}")
 
 

@@ -88,30 +88,35 @@ def losing(summary: Summary, allocators: Iterable[str] | None = None) -> list[Ve
 
 
 def newest(summary: Summary, kind: str) -> list[Row]:
-    """Return the good rows of a kind, of ours only the newest version's."""
-    rows = [row for row in summary.setting.rows if row["kind"] == kind and "error" not in row]
-    found = []
+    """Return the last row of each measurement of a kind, of ours by the newest version only."""
+    setting = summary.setting
+    order = list(setting.sessions)
+    rows = [row for row in setting.rows if row["kind"] == kind]
+    found: dict[tuple[object, ...], Row] = {}
     for workload in dict.fromkeys(row["workload"] for row in rows):
-        mine = [row for row in rows if row["workload"] == workload]
-        found += newest_of_ours(summary.setting, mine)
-    return found
+        mine = newest_of_ours(setting, [row for row in rows if row["workload"] == workload])
+        for row in sorted(mine, key=lambda row: order.index(row["session"])):
+            limits = row.get("limit_gb"), row.get("margin_percent")
+            found[workload, row["allocator"], limits] = row
+    return list(found.values())
 
 
 def _capacity(summary: Summary) -> list[Verdict]:
     rows = newest(summary, "capacity")
     found = []
     for row in rows:
-        if not is_ours(row["allocator"]):
+        if not is_ours(row["allocator"]) or "error" in row:
             continue
         others = [
             other
             for other in rows
             if other["allocator"] in ("native", "expandable")
+            and "error" not in other
             and (other["workload"], other["limit_gb"]) == (row["workload"], row["limit_gb"])
         ]
         best = max((other.get("size") or 0 for other in others), default=None)
         size = row.get("size") or 0
-        limit = "the card" if row["limit_gb"] is None else f"{row['limit_gb']} GB"
+        limit = "the card" if row["limit_gb"] is None else f"{row['limit_gb']:g} GiB"
         met = None if best is None else size >= best
         text = f"{size} {row.get('unit', '')} in {limit}, best native {best}"
         found.append(Verdict(row["workload"], row["allocator"], CAPACITY, met, text))

@@ -7,12 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from benchmarks import compare_gpu, host_cost, run, table
+from benchmarks import compare_gpu, host_cost, run
 from benchmarks import old_summary as summary
-from benchmarks.allocators import PYTORCHS, choose
+from benchmarks.allocators import choose
 from benchmarks.workloads import MAIN_WORKLOADS, WORKLOADS
 from tests.rig.machine import Machine
 
@@ -36,80 +35,6 @@ def row(allocator: str, step_ms: list[float], **changes: Any) -> summary.Row:
     return made | changes
 
 
-def entry_of(rows: list[summary.Row], allocator: str) -> summary.Row:
-    return next(each for each in summary.summarise(rows) if each["allocator"] == allocator)
-
-
-NATIVE = row("native", [9.0, 9.0, 2.0, 2.0, 4.0, 4.0, 8.0, 8.0])
-
-
-def test_steps_are_compared_with_the_faster_native_run_of_the_round() -> None:
-    slower = row("expandable", [1.0, 1.0, 4.0, 4.0, 8.0, 8.0, 16.0, 16.0])
-    ours = row("paged", [99.0, 99.0, 2.2, 2.2, 4.4, 4.4, 8.8, 8.8])
-    entry = entry_of([NATIVE, slower, ours], "paged")
-    assert entry["step_ratio"] == pytest.approx(1.1)  # the first quarter is left out
-    assert entry["step_ratio_low"] == pytest.approx(1.1)
-    assert entry_of([NATIVE, slower, ours], "expandable")["step_ratio"] == pytest.approx(2.0)
-
-
-def test_other_rounds_native_runs_do_not_count() -> None:
-    fast_elsewhere = row("native", [1.0] * 8, round=1)
-    ours = row("paged", [2.0, 2.0, 2.0, 2.0, 4.0, 4.0, 8.0, 8.0])
-    assert entry_of([NATIVE, fast_elsewhere, ours], "paged")["step_ratio"] == pytest.approx(1.0)
-
-
-def test_the_interval_holds_the_median_and_narrows_with_agreement() -> None:
-    spread = np.random.default_rng(3).normal(1.0, 0.1, size=(2, 30))
-    low, middle, high = summary.interval(spread)
-    assert low is not None
-    assert middle is not None
-    assert high is not None
-    assert 0.9 < low < middle < high < 1.1
-    assert summary.interval(np.ones((2, 30))) == (1.0, 1.0, 1.0)
-    assert summary.interval(np.ones((0, 30))) == (None, None, None)
-
-
-def test_base_is_what_native_holds_beyond_its_allocator() -> None:
-    # base = 1100 - 1000; the worst round counts
-    ours = [
-        row("paged", [1.0] * 8, card={**NATIVE["card"], "peak_bytes": 1000 * MIB}),
-        row("paged", [1.0] * 8, card={**NATIVE["card"], "peak_bytes": 1050 * MIB}, round=1),
-    ]
-    entry = entry_of([NATIVE, {**NATIVE, "round": 1}, *ours], "paged")
-    assert entry["card_ratio"] == pytest.approx(950 / 900)
-    assert summary.failures([entry]) == ["w, paged: (card - base) / live is 1.056"]
-    without = entry_of([NATIVE, row("paged", [1.0] * 8, card=None)], "paged")
-    assert without["card_ratio"] is None
-
-
-@pytest.mark.parametrize(
-    ("native", "second", "ours", "expected"),
-    [
-        ("ab", "ab", "ab", "equal"),
-        ("ab", "ab", "ac", "differ from step 1"),
-        ("ab", "ac", "ad", "not comparable"),
-    ],
-)
-def test_losses(native: str, second: str, ours: str, expected: str) -> None:
-    rows = [
-        row("native", [1.0] * 2, losses=list(native), deterministic=True),
-        row("paged", [1.0] * 2, losses=list(ours), deterministic=True),
-        row("native", [1.0] * 2, losses=list(second), deterministic=True, round=2),
-        row("paged", [1.0] * 2, losses=["x", "x"]),  # not deterministic: does not count
-    ]
-    assert summary.losses(rows, "w", "paged") == expected
-
-
-def test_errors_are_shown_and_fail() -> None:
-    broken = {"workload": "w", "allocator": "paged", "deterministic": False, "round": 0}
-    entries = summary.summarise([NATIVE, broken | {"error": "exit code 1: boom | bang"}])
-    assert summary.failures(entries) == ["w, paged: exit code 1: boom | bang"]
-    machine = {"gpu": "G", "driver": None, "torch": "2", "gpumem_alloc": "0", "git_id": ""}
-    text = table.render({"summary": entries, "machine": machine, "date": "2026-01-01 x"}, "f.json")
-    assert "| w | ours, `paged` |  | exit code 1: boom / bang |" in text
-    assert all(line.count("|") == 10 for line in text.splitlines() if line.startswith("|"))
-
-
 def test_each_allocator_gets_its_own_settings() -> None:
     environment = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "GPUMEM_ALLOC_CONF": "x:1"}
     assert choose("native", environment) is None
@@ -126,23 +51,6 @@ def test_each_allocator_gets_its_own_settings() -> None:
     assert choose("split@bridge", environment) == "bridge"
     with pytest.raises(ValueError, match="no door 'window'; there are auto, stock, bridge"):
         choose("paged@window", environment)
-
-
-def test_doors_are_told_apart() -> None:
-    bridge = row("paged@bridge", [1.0] * 8, door="bridge")
-    entries = summary.summarise([NATIVE, row("paged@stock", [1.0] * 8, door="stock"), bridge])
-    assert [entry.get("door") for entry in entries] == [None, "stock", "bridge"]
-    machine = {"gpu": "G", "driver": None, "torch": "2", "gpumem_alloc": "0", "git_id": ""}
-    text = table.render({"summary": entries, "machine": machine, "date": "2026-01-01 x"}, "f.json")
-    assert "| w | ours, `paged`, stock door | 1 |" in text
-    assert "| w | ours, `paged`, bridge | 1 |" in text
-    assert "| w | PyTorch default | 1 |" in text
-
-
-def test_pytorchs_allocators_are_held_to_no_goal() -> None:
-    for name in PYTORCHS:
-        slow = row(name, [99.0] * 8, losses=["0x0p+0"] * 8)
-        assert summary.failures(summary.summarise([NATIVE, slow])) == []
 
 
 def arguments(**changes: Any) -> argparse.Namespace:

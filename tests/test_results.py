@@ -1,4 +1,4 @@
-"""The README's table is what the newest results file gives, and can be made again from it."""
+"""What the README and docs/benchmarks.md show is what the results files give."""
 
 from __future__ import annotations
 
@@ -6,22 +6,40 @@ import json
 
 import pytest
 
-from benchmarks import host_cost, table
-from benchmarks.summary import summarise
+from benchmarks import host_cost, table, verdicts
+from benchmarks.store import load
+from benchmarks.summary import Summary
+
+
+@pytest.fixture(scope="module")
+def summaries() -> list[Summary]:
+    return table.summaries()
 
 
 @pytest.mark.parametrize("name", table.SECTIONS)
-def test_the_readmes_table_is_the_newest_results_files(name: str) -> None:
+def test_the_readmes_sections_are_those_of_the_results_files(name: str) -> None:
     shown = table.section(table.README.read_text(), name)
-    assert (shown or "") == table.expected(name), "run: python -m benchmarks.table --write"
+    assert shown == table.SECTIONS[name](), "run: python -m benchmarks.table --write"
 
 
-def test_a_results_files_summary_follows_from_its_rows() -> None:
-    for path in table.RESULTS.glob("*.json"):
-        results = json.loads(path.read_text())
-        assert results["summary"] == json.loads(json.dumps(summarise(results["rows"]))), path
-        assert results["machine"]["gpumem_alloc"], path
-        assert results["command"].startswith("python -m benchmarks."), path
+def test_the_page_of_all_allocators_is_that_of_the_results_files() -> None:
+    assert table.PAGE.read_text() == table.page(), "run: python -m benchmarks.table --write"
+
+
+def test_every_losing_row_of_ours_has_a_sentence_and_no_other(summaries: list[Summary]) -> None:
+    missing, needless = verdicts.unexplained(summaries[0])
+    assert [each.key for each in missing] == [], "add a sentence to benchmarks/why.json"
+    assert needless == [], "take the sentence out of benchmarks/why.json"
+
+
+def test_results_files_say_with_what_they_were_made() -> None:
+    for path in table.result_files():
+        results = load(path)
+        for session in results.sessions:
+            assert session["environment"]["gpumem_alloc"], path
+            assert session["environment"]["git_id"], path
+            assert session["command"].startswith("python -m "), path
+        assert all("summary" not in row for row in results.rows)
 
 
 def test_host_costs_ratios_follow_from_their_rows() -> None:
