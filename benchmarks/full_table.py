@@ -5,21 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .cells import (
-    LOST,
-    MARKS,
-    NOTHING,
-    failure,
-    label,
-    markdown,
-    mib,
-    number,
-    plain,
-    ratio,
-    rounds,
-)
-from .summary import Entry, Summary
-from .verdicts import CARD, LOSSES, TIME, verdicts
+from .cells import MARKS, label, markdown, plain
+from .columns import MEMORY_HEAD, TIMES_HEAD, behind, lost_keys, memory_cells, times_cells
+from .summary import Summary
 from .workloads import WORKLOADS
 
 HEAD = """# Benchmarks
@@ -86,84 +74,17 @@ def _workload(summary: Summary, workload: str) -> str:
     entries = [entry for entry in summary.entries if entry.workload == workload]
     known = WORKLOADS.get(workload.partition(" at ")[0])
     stresses = f"{known.stresses}.\n\n" if known else ""
-    lost = {each.key for each in verdicts(summary) if each.met is False}
-    memory = markdown(
-        ["", "runs", "live MiB", "reserved MiB", "card MiB", "used", "over lowest", "retries",
-         "out of memory", "driver calls", "driver ms", "synchronisations"],
-        [_memory(entry, lost) for entry in entries],
-    )  # fmt: skip
-    times = markdown(
-        ["", "rounds", "step ms", "step / fastest, 95 %", "each round", "step / default, 95 %",
-         "first step s", "losses"],
-        [_times(entry, lost) for entry in entries],
-    )  # fmt: skip
-    return f"### {plain(workload)}\n\n{stresses}{memory}\n{times}\n{_notes(entries)}"
+    lost = lost_keys(summary)
+    memory = markdown(MEMORY_HEAD, [_plain(memory_cells(entry, lost)) for entry in entries])
+    times = markdown(TIMES_HEAD, [_plain(times_cells(entry, lost)) for entry in entries])
+    notes = behind(entries)
+    return f"### {plain(workload)}\n\n{stresses}{memory}\n{times}" + (
+        f"\n{notes}\n" if notes else ""
+    )
 
 
-def _memory(entry: Entry, lost: set[tuple[str, str, str]]) -> list[str]:
-    peaks, driver = entry.peaks, entry.driver
-    name = plain(label(entry.allocator))
-    if entry.failed or peaks is None:
-        return [name, "0", failure(entry), *[NOTHING] * 9]
-    card = mib(peaks.card_bytes)
-    if peaks.card_spread_bytes:
-        card += f" (spread {mib(peaks.card_spread_bytes)})"
-    card += LOST if (entry.workload, entry.allocator, CARD) in lost else ""
-    over = None if entry.over_lowest is None else 100 * (entry.over_lowest - 1)
-    halves = ("calls", "second_half_calls", "ms", "second_half_ms")
-    calls, later_calls, ms, later_ms = (getattr(driver, each, None) for each in halves)
-    return [
-        name,
-        str(peaks.runs),
-        mib(peaks.live_bytes),
-        mib(peaks.reserved_bytes),
-        card,
-        number(peaks.utilisation and 100 * peaks.utilisation, "{:.1f} %"),
-        number(over, "{:.1f} %"),
-        number(entry.retries),
-        number(entry.ooms),
-        f"{number(calls)} / {number(later_calls)}" if driver else NOTHING,
-        f"{number(ms, '{:,.1f}')} / {number(later_ms, '{:,.1f}')}" if driver else NOTHING,
-        number(driver.synchronisations if driver else None),
-    ]
-
-
-def _times(entry: Entry, lost: set[tuple[str, str, str]]) -> list[str]:
-    times, name = entry.times, plain(label(entry.allocator))
-    losses = entry.losses + (LOST if (entry.workload, entry.allocator, LOSSES) in lost else "")
-    if times is None:
-        return [name, "0", *[NOTHING] * 5, losses]
-    each_round = times.to_fastest.rounds if times.to_fastest else ()
-    is_lost = (entry.workload, entry.allocator, TIME) in lost
-    return [
-        name,
-        rounds(times),
-        number(times.step_ms, "{:,.2f}"),
-        ratio(times.to_fastest) + (LOST if is_lost else ""),
-        " ".join(f"{value:.3f}" for value in each_round) or NOTHING,
-        ratio(times.to_native),
-        number(times.first_step_ms / 1e3, "{:,.2f}"),
-        losses,
-    ]
-
-
-def _notes(entries: Sequence[Entry]) -> str:
-    """Say what stands behind the figures of one workload."""
-    peaks = [entry.peaks for entry in entries if entry.peaks]
-    bases = [each.base_bytes for each in peaks if each.base_bytes is not None]
-    rates = [each.polls_per_second for each in peaks if each.polls_per_second]
-    gaps = [each.longest_gap_ms for each in peaks if each.longest_gap_ms]
-    fastest = {name for entry in entries if entry.times for name in entry.times.fastest}
-    said = []
-    if bases:
-        said.append(f"Base {mib(max(bases))} MiB.")
-    if rates and gaps:
-        said.append(
-            f"Card polled {min(rates):,.0f} times a second, longest gap {max(gaps):.0f} ms."
-        )
-    if fastest:
-        said.append(f"Fastest of PyTorch's: {', '.join(sorted(fastest))}.")
-    return " ".join(said) + "\n" if said else ""
+def _plain(cells: Sequence[str]) -> list[str]:
+    return [plain(cell) for cell in cells]
 
 
 def _failed(summary: Summary) -> str:
