@@ -178,8 +178,9 @@ def poll(source: str, used_bytes: Callable[[], int], is_over: Callable[[], bool]
     start_bytes = used_bytes()
     print("begun", flush=True)
     timeline.add(0.0, 0)
-    peak_bytes, count, longest_gap_s = 0, 0, 0.0
-    while not is_over():
+    peak_bytes, count, longest_gap_s, is_last = 0, 0, 0.0, False
+    while not is_last:
+        is_last = is_over()  # one more look after the end, so that there is one at all
         above_bytes = used_bytes() - start_bytes
         now = time.perf_counter()
         peak_bytes = max(peak_bytes, above_bytes)

@@ -17,14 +17,16 @@ import datetime
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks.allocators import PYTORCHS
+from benchmarks.environment import environment
+from benchmarks.job import Job
 from benchmarks.old_summary import Row, failures, summarise
+from benchmarks.process import run
 from benchmarks.workloads import MAIN_WORKLOADS, WORKLOADS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,24 +38,9 @@ FORMAT = 1
 
 def run_worker(workload: str, allocator: str, extra: list[str], seconds: float) -> Row:
     """Run once in a process of its own; a failure is a row with `error`."""
-    command = [sys.executable, "-m", "benchmarks.worker"]
-    command += ["--workload", workload, "--allocator", allocator, *extra]
-    row: Row = {
-        "workload": workload,
-        "allocator": allocator,
-        "deterministic": "--deterministic" in extra,
-    }
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return row | {"error": f"no end after {seconds:.0f} s"}
-    lines = [line for line in done.stdout.splitlines() if line.startswith("ROW ")]
-    if done.returncode != 0 or not lines:
-        end = " | ".join(done.stderr.strip().splitlines()[-4:])
-        return row | {"error": f"exit code {done.returncode}: {end}"}
-    return dict(json.loads(lines[-1][4:]))
+    steps = int(extra[extra.index("--steps") + 1]) if "--steps" in extra else None
+    job = Job(workload, allocator, steps, deterministic="--deterministic" in extra)
+    return run(job, seconds) | {"machine": environment()}
 
 
 class Comparison:

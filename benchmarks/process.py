@@ -109,7 +109,7 @@ class Process:
         self.kill()
         for reader in self._readers:
             reader.join(READER_SECONDS)
-        return self.job.row() | self._outcome(problem)
+        return self.job.row() | {"card": None, "driver": None} | self._outcome(problem)
 
     def kill(self) -> None:
         """End the worker and what it started; fine if it has ended already."""

@@ -220,7 +220,7 @@ def main() -> int:
     except BaseException as error:  # of any kind: the runner is told, and goes on
         traceback.print_exc()
         row = failure(error)
-    channel.say(f"ROW {json.dumps(job.row() | row)}")
+    channel.say(f"ROW {json.dumps(row)}")
     return 1 if "error" in row else 0
 
 

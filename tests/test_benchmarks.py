@@ -11,7 +11,6 @@ import pytest
 
 from benchmarks import compare_gpu, host_cost, run
 from benchmarks import old_summary as summary
-from benchmarks.allocators import choose
 from benchmarks.workloads import MAIN_WORKLOADS, WORKLOADS
 from tests.rig.machine import Machine
 
@@ -33,24 +32,6 @@ def row(allocator: str, step_ms: list[float], **changes: Any) -> summary.Row:
         "startup_s": 1.0,
     }
     return made | changes
-
-
-def test_each_allocator_gets_its_own_settings() -> None:
-    environment = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "GPUMEM_ALLOC_CONF": "x:1"}
-    assert choose("native", environment) is None
-    assert environment == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    assert choose("expandable", environment) is None
-    assert environment["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
-    assert choose("cudaMallocAsync", environment) is None
-    assert environment["PYTORCH_CUDA_ALLOC_CONF"] == "backend:cudaMallocAsync"
-    assert choose("paged:slack_percent=1;max_chunk_mb=32", environment) == "auto"
-    assert "PYTORCH_CUDA_ALLOC_CONF" not in environment
-    assert environment["GPUMEM_ALLOC_CONF"] == "strategy:paged,slack_percent:1,max_chunk_mb:32"
-    assert choose("paged:slack_percent=1@stock", environment) == "stock"
-    assert environment["GPUMEM_ALLOC_CONF"] == "strategy:paged,slack_percent:1"
-    assert choose("split@bridge", environment) == "bridge"
-    with pytest.raises(ValueError, match="no door 'window'; there are auto, stock, bridge"):
-        choose("paged@window", environment)
 
 
 def arguments(**changes: Any) -> argparse.Namespace:
@@ -159,29 +140,3 @@ def test_host_costs_are_measured(machine: Machine, root: Path, tmp_path: Path) -
 def test_the_main_workloads_exist_and_say_what_is_unordered() -> None:
     assert set(MAIN_WORKLOADS) < set(WORKLOADS)
     assert all(WORKLOADS[name].unordered for name in MAIN_WORKLOADS)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    "allocator", ["native", "expandable", "paged", "paged:slack_percent=1@stock", "split@bridge"]
-)
-def test_a_worker_reports_one_row(machine: Machine, root: Path, allocator: str) -> None:
-    done = machine.run_fresh(
-        f"""
-        import sys
-        sys.path.insert(0, {str(root)!r})
-        sys.argv = ["worker", "--workload", "buffers", "--allocator", {allocator!r}, "--steps", "6"]
-        from benchmarks import worker
-        worker.main()
-        """
-    )
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("ROW ")]
-    made = json.loads(line[4:])
-    assert len(made["step_ms"]) == len(made["losses"]) == 6
-    assert 0 < made["live_peak_bytes"] <= made["reserved_peak_bytes"]
-    assert made["ooms"] == 0
-    assert ("moved_chunks" in made) == ("door" in made) == allocator.startswith(("paged", "split"))
-    assert "@" not in allocator or made["door"] == allocator.partition("@")[2]
-    assert made["card"]["polls_per_second"] > 0
-    if machine.kind == "gpu":  # the stand-in card is another one in each process
-        assert made["card"]["peak_bytes"] > made["reserved_peak_bytes"]
