@@ -20,6 +20,7 @@ from typing import Any
 
 from . import host_process
 from .compiled_loops import CompilationError, compile_loops
+from .environment import environment
 from .host_cost_worker import PERCENTILES
 from .host_process import is_installed, names, run_worker
 
@@ -44,6 +45,7 @@ def default_allocators() -> list[str]:
 def measure(arguments: argparse.Namespace) -> list[Row]:
     """Run rounds while the next one fits in the time; the file is written after every run."""
     rows: list[Row] = []
+    machine = environment()
     begin, longest_s = time.monotonic(), 0.0
     extra = ["--pairs", str(arguments.pairs), "--tries", str(arguments.tries)]
     with tempfile.TemporaryDirectory(prefix="host_cost-") as folder:
@@ -56,7 +58,7 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
                 row = run_worker("host_cost_worker", allocator, library, extra, RUN_SECONDS)
                 row["round"] = index
                 rows.append(row)
-                write(rows, arguments.out)
+                write(rows, arguments.out, machine)
                 shown = row.get("error") or f"512 B: {row['ns']['pair 512']} ns"
                 print(f"round {index}, {allocator}: {shown}", flush=True)
             longest_s = max(longest_s, time.monotonic() - started)
@@ -165,12 +167,12 @@ def failures(rows: list[Row]) -> list[str]:
     return found
 
 
-def write(rows: list[Row], path: Path) -> None:
+def write(rows: list[Row], path: Path, machine: dict[str, Any]) -> None:
     """Write the rows, their ratios and what they were measured on, if there is anything."""
     if not any("ns" in row for row in rows):
         return
     every = {name: ratios(rows, name) for name in dict.fromkeys(r["allocator"] for r in rows)}
-    host_process.write(rows, path, ratios=every)
+    host_process.write(rows, path, machine, ratios=every)
 
 
 def main() -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import datetime
 import importlib.util
 import json
-import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from .children import command
 from .process import child_environment
 
 Row = dict[str, Any]
@@ -33,12 +32,11 @@ def names(text: str) -> list[str]:
 
 def run_worker(worker: str, allocator: str, library: Path, extra: list[str], seconds: float) -> Row:
     """Measure one allocator in a process of its own; a failure is a row with `error`."""
-    command = [sys.executable, "-m", f"{__package__}.{worker}", "--allocator", allocator]
-    command += ["--library", str(library), *extra]
+    words = command(worker, "--allocator", allocator, "--library", str(library), *extra)
     row: Row = {"allocator": allocator}
     try:
         done = subprocess.run(
-            command, env=child_environment(allocator), capture_output=True, text=True,
+            words, env=child_environment(allocator), capture_output=True, text=True,
             errors="replace", timeout=seconds, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -50,50 +48,20 @@ def run_worker(worker: str, allocator: str, library: Path, extra: list[str], sec
     return dict(json.loads(lines[-1][4:]))
 
 
-def machine(torch: Any) -> dict[str, Any]:
-    """Say on what a worker ran."""
-    import gpumem_alloc
-    from gpumem_alloc import _C
-
-    properties = torch.cuda.get_device_properties(0)
-    return {
-        "gpu": properties.name,
-        "gpu_bytes": properties.total_memory,
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "python": platform.python_version(),
-        "kernel": platform.release(),
-        "gpumem_alloc": gpumem_alloc.__version__,
-        "git_id": _C.git_id or os.environ.get("GMA_GIT_ID", ""),
-    }
-
-
-def driver_version() -> str | None:
-    """Return the version of the GPU's driver, where something tells it."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    except Exception:  # pynvml missing, or no NVML behind it: the field stays empty
-        return None
-
-
 def command_line() -> str:
     """Return what this program was started with, without the places of this machine."""
     words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
     return " ".join([f"python -m {__package__}.{Path(sys.argv[0]).stem}", *words])
 
 
-def write(rows: list[Row], path: Path, **more: Any) -> None:
-    """Write the rows, and what they were measured on; one of them must have run."""
-    machines = [row["machine"] for row in rows if "machine" in row]
+def write(rows: list[Row], path: Path, machine: dict[str, Any], **more: Any) -> None:
+    """Write the rows, and on what they were measured."""
     results = {
         "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
         "command": command_line(),
-        "machine": {**machines[0], "driver": driver_version(), "cores": os.cpu_count()},
+        "machine": machine,
         **more,
-        "rows": [{key: row[key] for key in row if key != "machine"} for row in rows],
+        "rows": rows,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     written = path.with_suffix(".new")  # whoever reads meanwhile finds a whole file

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from . import host_process, scale_curves
 from .compiled_loops import CompilationError, compile_loops
+from .environment import environment
 from .host_process import Row, names, run_worker
 from .scale_worker import add_limits
 
@@ -27,6 +28,7 @@ LIMITS = ("point_seconds", "live", "streams", "threads", "gb")
 def measure(arguments: argparse.Namespace) -> list[Row]:
     """Run every allocator so many times; the file is written after every run."""
     rows: list[Row] = []
+    machine = environment()
     extra = [
         word
         for name in LIMITS
@@ -39,7 +41,7 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
                 row = run_worker("scale_worker", allocator, library, extra, RUN_SECONDS)
                 rows.append(row | {"round": index})
                 if any("curves" in each for each in rows):
-                    host_process.write(rows, arguments.out)
+                    host_process.write(rows, arguments.out, machine)
                 shown = row.get("error") or f"{row['took_s']} s"
                 print(f"round {index}, {allocator}: {shown}", flush=True)
     return rows

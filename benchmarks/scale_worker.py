@@ -18,7 +18,6 @@ import time
 from typing import Any
 
 from .allocators import choose, put_in_place
-from .host_process import machine
 
 KIB, MIB, GB = 1 << 10, 1 << 20, 10**9
 # Sizes of the live blocks, as many in each doubling, and how many there are at most. Each of the
@@ -202,7 +201,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     scale = Scale(torch, arguments.library, arguments)
     scale.measure()
     row |= {"curves": scale.curves, "left_out": scale.left_out}
-    return row | {"took_s": round(time.monotonic() - started, 1), "machine": machine(torch)}
+    return row | {"took_s": round(time.monotonic() - started, 1)}
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
