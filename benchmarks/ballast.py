@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Protocol
 
+from .children import command
 from .process import child_environment
 
 PAGE_BYTES = 2 << 20  # the card's unit: smaller steps change nothing
@@ -146,12 +147,11 @@ class Filler:
                 size_bytes -= piece_bytes
 
     def _give_back(self, size_bytes: int) -> None:
-        given_bytes = 0
-        while given_bytes < size_bytes and self._pieces:
+        """Free the last pieces until that much is free; leave() takes again what is too much."""
+        while size_bytes > 0 and self._pieces:
             address, piece_bytes = self._pieces.pop()
             self._driver.give_back(address)
-            given_bytes += piece_bytes
-        self._take(given_bytes - size_bytes)
+            size_bytes -= piece_bytes
 
 
 def gib(size_bytes: int) -> str:
@@ -185,7 +185,7 @@ class Ballast:
 
     def __enter__(self) -> Ballast:
         self._child = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.ballast", str(self._device)],
+            command("ballast", str(self._device)),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=child_environment("native"),
         )  # fmt: skip

@@ -19,6 +19,7 @@ RESOLUTION = 0.02  # of the size: the search is over when the bracket is this na
 STEP = 0.04  # first step away from an expected answer; each further one is twice as wide
 MOST_TRIES = 8
 MOST_GROWTH = 16  # a try is at most this many times as large as one that fit
+BLIND_GROWTH = 4  # where nothing says how large the answer may be
 
 Point = tuple[int, int]  # size, peak of live bytes
 
@@ -76,18 +77,14 @@ def next_size(
         hint for hint in hints if (low or smallest - 1) < hint and (high is None or hint < high)
     ]
     if between:
-        return between[0] if low is None and high is None else _nearest(between, low, high)
+        return min(between)
     if low is None:
         return smallest if high is None else max(smallest, high - _width_down(tries, high))
     if high is None:
-        up = low + _width_up(tries, low)
-        return min(low * MOST_GROWTH, max(up, expected or 0))
+        if expected is None and not hints:
+            return low * BLIND_GROWTH
+        return min(low * MOST_GROWTH, max(low + _width_up(tries, low), expected or 0))
     return _inside(tries, low, high, expected)
-
-
-def _nearest(hints: Sequence[int], low: int | None, high: int | None) -> int:
-    """From below, the smallest hint above what fits; from above, the largest below a failure."""
-    return max(hints) if low is None else min(hints)
 
 
 def _inside(tries: Sequence[Try], low: int, high: int, expected: int | None) -> int:

@@ -29,6 +29,7 @@ from .workloads import WORKLOADS
 
 LIMITS_GB = (24, 40, 80)
 TRY_SECONDS = 240.0
+LONGEST_ERROR = 120  # characters kept of a try's error: a search has several, and all say the same
 # What libraries say when there is no memory for what they take from the driver themselves.
 STARVED = (
     "unable to find an engine",  # cuDNN
@@ -145,26 +146,27 @@ def measure(
         if "error" in row and allowed_s <= took_s < seconds:
             break  # it was ended for the sake of seconds_left: no fault of its own
         longest_s = max(longest_s, took_s)
-        error = row.get("error")
-        study.add(
-            allocator,
-            Try(
-                size=size,
-                fits=error is None,
-                seconds=round(took_s, 2),
-                error=error,
-                live_peak_bytes=row.get("live_peak_bytes"),
-                left_bytes=left_bytes,
-            ),
-        )
-        if error is not None and not lacked_memory(row):
-            study.errors[allocator] = error
+        study.add(allocator, _as_try(size, row, took_s, left_bytes))
+        if "error" in row and not lacked_memory(row):
+            study.errors[allocator] = row["error"]
         told(study.row(allocator))
         if study.is_over(allocator):
             yield study.row(allocator)
     for allocator in study.allocators:
         if study.tries.get(allocator) and not study.is_over(allocator):
             yield study.row(allocator)
+
+
+def _as_try(size: int, row: Row, took_s: float, left_bytes: int | None) -> Try:
+    error = row.get("error")
+    return Try(
+        size=size,
+        fits=error is None,
+        seconds=round(took_s, 2),
+        error=error if error is None else error[:LONGEST_ERROR],
+        live_peak_bytes=row.get("live_peak_bytes"),
+        left_bytes=left_bytes,
+    )
 
 
 @dataclass(frozen=True)

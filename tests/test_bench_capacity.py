@@ -66,6 +66,20 @@ def test_few_tries_are_needed_near_an_earlier_answer(
         assert len(tries) == 2
 
 
+def test_a_search_ends_at_the_smallest_size() -> None:
+    tries = search(lambda size: size <= 80, smallest=90, hints=(100,))
+    assert [each.size for each in tries] == [100, 96, 90]
+    assert bracket(tries) == (None, 90)
+    assert is_complete(tries, 90)
+
+
+def test_without_any_knowledge_sizes_grow_fast() -> None:
+    tries = search(lambda size: size <= 3000, smallest=4, most_tries=99)
+    assert [each.size for each in tries][:6] == [4, 16, 64, 256, 1024, 4096]
+    assert len(tries) <= 13
+    assert is_complete(tries, 4)
+
+
 @given(
     st.randoms(use_true_random=False), st.lists(SIZES, max_size=3), SIZES | st.none(),
     st.integers(1, 12),
@@ -178,7 +192,8 @@ def test_each_allocators_capacity_is_found_in_few_tries() -> None:
     assert [len(row["tries"]) <= most for row, most in zip(rows, (7, 6, 8), strict=True)] == [
         True
     ] * 3
-    assert workers.sizes("expandable")[0] in (rows[0]["size"], rows[0]["fails_at"])
+    for name in ("expandable", "native"):  # they begin where the best one so far has ended
+        assert workers.sizes(name)[0] == rows[0]["size"]
     assert all(job.card is False and job.steps is None for job in workers.jobs)
     json.dumps(rows)
 
@@ -187,6 +202,17 @@ def test_equal_allocators_are_compared_at_the_same_sizes() -> None:
     first, second = rows_of(made("a", "b"), FakeWorkers({"a": 1.1, "b": 1.1}, 24 * GIB))
     assert len(second["tries"]) == 2
     assert (first["size"], first["fails_at"]) == (second["size"], second["fails_at"])
+
+
+def test_an_allocator_that_tells_no_live_bytes_is_searched_too() -> None:
+    workers = FakeWorkers({"a": 1.02}, 24 * GIB)
+    find = workers.run
+    study = made("a")
+    workers.run = lambda *job: find(*job) | {"live_peak_bytes": None}  # type: ignore[method-assign]
+    (row,) = rows_of(study, workers)
+    assert row["complete"]
+    assert len(row["tries"]) > 8  # the first one may take more
+    assert row["live_peak_bytes"] is None
 
 
 def test_another_limit_starts_from_what_is_known() -> None:
@@ -210,9 +236,11 @@ def test_where_not_even_the_smallest_fits_there_is_no_size() -> None:
 
 def test_another_error_ends_the_search_and_is_told() -> None:
     workers = FakeWorkers({"a": 1.02, "b": 1.02}, 24 * GIB)
-    workers.answer = lambda job: {"error": "boom"} if len(workers.jobs) == 2 else None
+    boom = "boom" * 99
+    workers.answer = lambda job: {"error": boom} if len(workers.jobs) == 2 else None
     first, second = rows_of(made("a", "b"), workers)
-    assert first["error"] == "boom"
+    assert first["error"] == boom
+    assert first["tries"][-1]["error"] == boom[:120]  # the whole text is in the file once
     assert (first["size"], first["complete"], len(first["tries"])) == (4, False, 2)
     assert "error" not in second
     assert second["complete"]
@@ -276,6 +304,31 @@ def test_a_workload_without_a_size_is_refused() -> None:
     assert capacity.study("gnn", ("native",), 24).sized.unit
 
 
+@pytest.mark.torch
+def test_real_processes_are_searched(rig: Machine, root: Any) -> None:
+    done = rig.run_fresh(
+        f"""
+        import json, sys
+        sys.path.insert(0, {str(root)!r})
+        from benchmarks import capacity
+
+        study = capacity.study("kv", ("paged",), None)
+        study.most_tries = 2
+        study.learn([
+            {{"kind": "capacity", "workload": "kv", "allocator": "native", "limit_gb": None,
+              "tries": [{{"size": 8, "fits": True}}, {{"size": 60, "fits": False}}]}}
+        ])
+        with capacity.Workers(ahead=True) as workers:
+            print(json.dumps(list(capacity.measure(study, None, workers))))
+        """,
+        env={"RIG_CAPACITY_MB": "1024"},
+    )
+    (row,) = json.loads(done.stdout)
+    assert (row["size"], row["fails_at"], row["complete"]) == (8, 60, False), row
+    assert 500 << 20 < row["live_peak_bytes"] < 1 << 30
+    assert "out of memory" in row["tries"][1]["error"]
+
+
 # --- workers started ahead --------------------------------------------------------------------
 
 
@@ -294,6 +347,7 @@ class FakeProcess:
         self.went = True
 
     def finish(self, seconds: float) -> Row:
+        assert len(self.alive) <= 3  # this one, and one for each way it can end
         self.kill()
         fits = (self.job.size or 0) <= 50
         return self.job.row() | ({} if fits else {"error": "x", "out_of_memory": True})
@@ -544,7 +598,10 @@ def test_a_card_is_filled_from_a_process_of_its_own(machine: Machine, root: Any)
             except BallastError as error:
                 assert "has ended" in str(error), error
 
-        # It ends with its parent, however that ends.
+        # It ends at the end of the block, and with its parent, however that ends.
+        with Ballast() as ballast:
+            pass
+        assert ballast._child.poll() == 0
         parent = subprocess.Popen(
             [sys.executable, "-c", sys.orig_argv[2], "parent"], stdout=subprocess.PIPE, text=True
         )
