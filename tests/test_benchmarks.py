@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import compare_gpu, host_cost, run
+from benchmarks import compare_gpu, run
 from benchmarks import old_summary as summary
 from benchmarks.workloads import MAIN_WORKLOADS, WORKLOADS
-from tests.rig.machine import Machine
 
 MIB = 1 << 20
 
@@ -83,58 +82,6 @@ def test_without_a_gpu_it_replays_and_draws(
     broken.write_bytes(b"no pickle")
     with pytest.raises(SystemExit, match=r"bench: broken\.pickle: "):
         run.by_replay(argparse.Namespace(trace=[broken], picture=picture))
-
-
-def cost(allocator: str, index: int, pair: float, stats: float | None = 100.0) -> host_cost.Row:
-    door = allocator.partition("@")[2] or None
-    ns = {"pair 512": pair, "getDeviceStats": stats}
-    return {"allocator": allocator, "round": index, "door": door, "ns": ns}
-
-
-def test_host_costs_are_compared_within_a_round() -> None:
-    rows = [cost("native", 0, 400.0), cost("native", 1, 800.0), cost("native", 2, 400.0)]
-    rows += [cost("paged@bridge", 0, 40.0), cost("paged@bridge", 1, 40.0)]
-    rows += [cost("paged@bridge", 2, 200.0), cost("paged@bridge", 3, 9.0)]  # no native run
-    rows += [cost("paged@stock", 0, 200.0, None)]
-    assert host_cost.ratios(rows, "paged@bridge")["pair 512"] == pytest.approx(0.1)
-    assert host_cost.ratios(rows, "paged@stock") == {"pair 512": 0.5, "getDeviceStats": None}
-    assert host_cost.costs(rows, "native") == {"pair 512": 400.0, "getDeviceStats": 100.0}
-    text = host_cost.render(rows)
-    assert "| ns per call | native | paged@bridge | paged@stock |\n|---|---|---|---|\n" in text
-    assert "| pair 512 | 400 | 0.10 × | 0.50 × |" in text
-    assert text.endswith("| getDeviceStats | 100 | 1.00 × | – |")
-    assert host_cost.failures(rows) == []
-
-
-def test_host_costs_beyond_their_goal_are_named() -> None:
-    rows = [cost("native", 0, 400.0), cost("paged@stock", 0, 400.0, None)]  # no goal for this door
-    rows += [cost("paged@bridge", 0, 120.0, None), {"allocator": "x", "round": 0, "error": "boom"}]
-    assert host_cost.failures(rows) == [
-        "x: boom",
-        "paged@bridge, pair 512: 0.300 of native's, goal 0.25",
-        "paged@bridge, getDeviceStats: not measured, goal 1.0",
-    ]
-
-
-@pytest.mark.torch
-def test_host_costs_are_measured(machine: Machine, root: Path, tmp_path: Path) -> None:
-    done = machine.run_fresh(
-        f"""
-        import sys
-        sys.path.insert(0, {str(root)!r})
-        sys.argv = ["host_cost", "--allocators", "native,paged@stock,paged@bridge", "--rounds", "1",
-                    "--pairs", "64", "--tries", "1", "--out", {str(tmp_path / "costs.json")!r}]
-        from benchmarks import host_cost
-        host_cost.main()
-        """
-    )
-    results = json.loads((tmp_path / "costs.json").read_text())
-    assert [row["door"] for row in results["rows"]] == [None, "stock", "bridge"]
-    refused = [{kind for kind, ns in row["ns"].items() if ns is None} for row in results["rows"]]
-    stock_lacks = {"getDeviceStats", "history none", "history state", "history all"}
-    assert refused == [set(), stock_lacks, set()]
-    assert results["ratios"]["paged@bridge"]["pair 512"] > 0
-    assert "| pair 64M, holes |" in done.stdout
 
 
 def test_the_main_workloads_exist_and_say_what_is_unordered() -> None:
