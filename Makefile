@@ -28,7 +28,7 @@ help:
 test: cpp pytest
 
 bench: module
-	$(python) -m benchmarks.run $(BENCH)
+	$(python) -m gpumem_alloc bench --install --pictures benchmarks/out $(BENCH)
 
 # The environment is made anew when its requirements change, or when it serves another checkout.
 ifneq ($(shell cat $(ready) 2>/dev/null),$(CURDIR))

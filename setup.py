@@ -2,7 +2,7 @@
 
 The bridge is another module, compiled on the user's machine against the installed torch: its
 sources are put into the package, and where a CUDA torch can be imported now (build isolation off),
-it is compiled now.
+it is compiled now. The folder benchmarks/ becomes gpumem_alloc.benchmarks.
 """
 
 import os
@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterable
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -18,6 +19,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
+LARGEST_BENCHMARK_FILE_BYTES = 300 << 10
 
 
 def missing(name: str) -> str:
@@ -90,18 +92,38 @@ class CMakeBuild(build_ext):
                 raise SystemExit("gpumem_alloc: the extension was not built; CMake says why above.")
 
 
+def benchmark_files() -> list[Path]:
+    """Return what of benchmarks/ is installed: programs and small recordings, no results."""
+    folder = ROOT / "benchmarks"
+    return [
+        path.relative_to(folder)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and path.suffix != ".pyc"
+        and path.relative_to(folder).parts[0] not in ("results", "out")
+        and path.stat().st_size <= LARGEST_BENCHMARK_FILE_BYTES
+    ]
+
+
 class BuildWithSources(build_py):
-    """Put the bridge's sources into the package; a checkout in use has them beside it."""
+    """Put the bridge's sources and the benchmarks into the package.
+
+    A checkout in use has them beside it.
+    """
 
     def run(self) -> None:
         super().run()
         if self.editable_mode:
             return
         listed = runpy.run_path(str(ROOT / "gpumem_alloc" / "bridge" / "sources.py"))
-        for path in listed["closure"](ROOT / "csrc"):
-            target = Path(self.build_lib) / "gpumem_alloc" / "csrc" / path
+        self.put("csrc", listed["closure"](ROOT / "csrc"))
+        self.put("benchmarks", benchmark_files())
+
+    def put(self, folder: str, paths: Iterable[Path]) -> None:
+        for path in paths:
+            target = Path(self.build_lib) / "gpumem_alloc" / folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / "csrc" / path, target)
+            shutil.copyfile(ROOT / folder / path, target)
 
 
 setup(

@@ -7,9 +7,13 @@ import sys
 from pathlib import Path
 
 
+# Not the current folder first: it may have a folder of this package's name. Before 3.11 no option.
+_SAFE_PATH = ["-P"] if sys.version_info >= (3, 11) else []
+
+
 def command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module of this package."""
-    return [sys.executable, "-m", f"{__package__}.{module}", *arguments]
+    return [sys.executable, *_SAFE_PATH, "-m", f"{__package__}.{module}", *arguments]
 
 
 def import_path() -> str:

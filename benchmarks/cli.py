@@ -84,20 +84,24 @@ def bench(
     require_gpu: Annotated[
         bool, typer.Option("--require-gpu", help="Without a GPU, do not replay but fail.")
     ] = False,
+    install: Annotated[
+        bool, typer.Option("--install", help="Let pip install what workloads lack.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Measure PyTorch's allocators and ours on your card, or on your script.
 
-    bench -- python train.py --epochs 1  runs a command of yours under each allocator. Without a
-    GPU recorded runs are replayed.
+    `bench -- python train.py` runs that command under each allocator, without a change to it.
+
+    Without a GPU recorded runs are replayed.
     """
     if context.invoked_subcommand is not None:
         return
     options = Options(
         workloads=workloads, allocators=allocators, budget_minutes=budget, is_smoke=smoke,
         rounds=rounds, passes=passes, limits_gb=limit or [], out=out, resume=resume, html=html,
-        pictures=pictures, traces=trace or [], require_gpu=require_gpu, as_json=json,
-        command=context.meta.get(COMMAND),
+        pictures=pictures, traces=trace or [], require_gpu=require_gpu, install=install,
+        as_json=json, command=context.meta.get(COMMAND),
     )  # fmt: skip
     raise typer.Exit(measure.bench(options))
 

@@ -7,6 +7,7 @@ at its end its optimizer steps and the allocator's figures.
 from __future__ import annotations
 
 import atexit
+import importlib
 import json
 import os
 import time
@@ -65,7 +66,9 @@ def attach(torch: Any, allocator: str, folder: Path) -> None:
         record.write(error=f"{type(error).__name__}: {error}")
         raise
     record.write(door=door, reached=True)
-    torch.optim.optimizer.register_optimizer_step_post_hook(record.note_step)
+    # torch.optim has the name `optimizer` no more once it is imported
+    optimizer: Any = importlib.import_module("torch.optim.optimizer")
+    optimizer.register_optimizer_step_post_hook(record.note_step)
     atexit.register(record.end, torch)
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import datetime
+import difflib
+import importlib
 import json
 import math
 import re
 import shlex
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -64,6 +67,7 @@ class Options:
     pictures: Path | None
     traces: list[Path]
     require_gpu: bool
+    install: bool
     as_json: bool
     command: list[str] | None
 
@@ -71,12 +75,13 @@ class Options:
 def bench(options: Options) -> int:
     """Measure, or replay where there is no GPU; returns the exit code. Raises UsageError."""
     show = Show()
-    request = make_request(options, show)
+    request = make_request(options)
     if options.traces:
         return replay(options, options.traces)
     machine = environment()
     if machine["gpu"] is None or machine["torch"] is None:
         return without_gpu(options, machine, show)
+    request = with_what_is_there(request, options, show)
     store = Store(results_path(options, machine), command_line(), machine)
     with interrupts():
         try:
@@ -148,20 +153,18 @@ def replay(options: Options, paths: list[Path]) -> int:
 # What was asked for.
 
 
-def make_request(options: Options, show: Show) -> Request:
+def make_request(options: Options) -> Request:
     """Check names and numbers; raises UsageError."""
-    workloads = names(options.workloads, MAIN_WORKLOADS, WORKLOADS, "workload")
-    allocators = names(options.allocators, MAIN_ALLOCATORS, ALLOCATORS, "allocator")
+    workloads = names(options.workloads, MAIN_WORKLOADS, WORKLOADS, "workloads")
+    allocators = names(options.allocators, MAIN_ALLOCATORS, ALLOCATORS, "allocators")
     if options.is_smoke:
         workloads = SMOKE_WORKLOADS if options.workloads == "main" else workloads
         allocators = SMOKE_ALLOCATORS if options.allocators == "main" else allocators
     budget_s = 60 * options.budget_minutes or math.inf
     return Request(
-        workloads=tuple(
-            name for name in workloads if options.command or is_there(name, WORKLOADS[name], show)
-        ),
-        allocators=tuple(name for name in allocators if is_there(name, find(name), show)),
-        passes=names(options.passes, PASSES, PASSES, "pass"),
+        workloads=workloads,
+        allocators=allocators,
+        passes=names(options.passes, PASSES, PASSES, "passes"),
         rounds=options.rounds or (1 if options.is_smoke else ROUNDS),
         limits_gb=tuple(options.limits_gb) or (None,),
         budget_s=min(SMOKE_BUDGET_S, budget_s) if options.is_smoke else budget_s,
@@ -169,33 +172,59 @@ def make_request(options: Options, show: Show) -> Request:
     )
 
 
-def names(text: str, main: Any, known: Any, what: str) -> tuple[str, ...]:
+def names(text: str, main: Iterable[str], known: Iterable[str], option: str) -> tuple[str, ...]:
     """Split names at commas; main and all are groups. Raises UsageError for an unknown one."""
+    groups = {"main": main, "all": known}
     found: dict[str, None] = {}
     for name in filter(None, text.split(",")):
-        found |= dict.fromkeys({"main": main, "all": known}.get(name, (name,)))
-    for name in found:
+        found |= dict.fromkeys(groups.get(name, (name,)))
         try:
-            if what != "allocator" and name not in known:
-                raise ValueError(f"there is no {what} {name}")
-            if what == "allocator":
+            if option == "allocators" and name not in groups:
                 find(name)
+            elif name not in groups and name not in known:
+                near = difflib.get_close_matches(name, known, 3, 0.5)
+                raise ValueError(f"{name} is not known; near it is {', '.join(near) or 'nothing'}")
         except ValueError as error:
             raise UsageError(
-                f"--{what.removesuffix('s')}{'es' if what == 'pass' else 's'}: {error}.\n"
-                f"There are {', '.join(known)}.\nGroups are main and all."
+                f"--{option}: {error}.\n"
+                f"There are {', '.join(known)}.\n"
+                "Give names with commas between them, main, or all."
             ) from None
     if not found:
-        raise UsageError(f"no {what} was named.\nThere are {', '.join(known)}.\nName one.")
+        raise UsageError(
+            f"--{option} names nothing.\nThere are {', '.join(known)}.\nName one, main, or all."
+        )
     return tuple(found)
 
 
-def is_there(name: str, thing: Any, show: Show) -> bool:
-    """Say whether a workload or an allocator has what it needs; say what it lacks."""
-    if thing.missing:
-        wanted = " ".join(shlex.quote(each) for each in thing.missing)
-        show.say(f"{name}: left out, it needs: python -m pip install {wanted}")
-    return not thing.missing
+def with_what_is_there(request: Request, options: Options, show: Show) -> Request:
+    """Leave out what lacks its libraries, or install them. Raises UsageError if nothing is left."""
+    workloads = () if options.command else request.workloads
+    things = {name: WORKLOADS[name] for name in workloads} | {
+        name: find(name) for name in request.allocators
+    }
+    wanted = {each for thing in things.values() for each in thing.missing}
+    if wanted and options.install:
+        show.say(f"installing {', '.join(sorted(wanted))}")
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", *sorted(wanted)]
+        subprocess.run(pip, check=False)  # what is still missing is left out
+        importlib.invalidate_caches()
+    lacking = {name: thing.missing for name, thing in things.items() if thing.missing}
+    for name, missing in lacking.items():
+        text = " ".join(map(shlex.quote, missing))
+        show.say(f"{name}: left out, it needs: python -m pip install {text}")
+    there = [name for name in things if name not in lacking]
+    left = replace(
+        request,
+        workloads=tuple(name for name in request.workloads if name in there),
+        allocators=tuple(name for name in request.allocators if name in there),
+    )
+    if not left.allocators or not (left.workloads or options.command):
+        raise UsageError(
+            "nothing of what was asked for can run here.\n"
+            "Libraries are missing, see above.\nInstall them, or add --install."
+        )
+    return left
 
 
 def command_line() -> str:

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from . import verdicts
-from .selection import is_ours
 from .store import Results
 from .summary import Entry, Summary, summarise
 
@@ -80,8 +79,7 @@ def _table(summary: Summary) -> Table:
 
 
 def _cells(entry: Entry) -> list[str]:
-    door = f" ({'/'.join(entry.doors)})" if is_ours(entry.allocator) and entry.doors else ""
-    head = [entry.workload, entry.allocator + door]
+    head = [entry.workload, entry.allocator]
     if entry.failed:
         return [*head, *[NOTHING] * 9, "; ".join(entry.errors)[:60]]
     peaks, times = entry.peaks, entry.times

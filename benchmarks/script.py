@@ -149,33 +149,34 @@ def bench(
     store: Store,
     show: Show,
 ) -> None:
-    """Run rounds while they fit in the time, one at least; the order alternates."""
+    """Run rounds while they fit in the time, one at least; the order alternates.
+
+    An allocator under which the command failed is not tried again.
+    """
     begin = time.monotonic()
     show.say(f"plan: {shlex.join(command)}: {', '.join(allocators)}, up to {rounds} rounds")
+    done = store.results.done()
+    failed: set[str] = set()
     longest_s = 0.0
     for index in range(rounds):
-        left_s = budget_s - (time.monotonic() - begin)
-        if index and longest_s > left_s:
+        began = time.monotonic()
+        if index and longest_s > budget_s - (began - begin):
             show.say(f"left out, the time was over: rounds {index + 1} to {rounds}")
             break
-        began = time.monotonic()
         for place, name in enumerate(allocators[:: -1 if index % 2 else 1]):
-            wanted = {"kind": "script", "round": index, "group": None, "command": list(command)}
-            wanted |= {"workload": name_of(command), "allocator": name}
-            if key(wanted) in store.results.done():
+            wanted: Row = {"kind": "script", "round": index, "group": None}
+            wanted |= {"command": list(command), "workload": name_of(command), "allocator": name}
+            if name in failed or key(wanted) in done:
                 continue
-            rest = (rounds - index) * len(allocators) - place
-            show.part(
-                f"{name}, round {index + 1}",
-                place,
-                len(allocators),
-                0.0 if not longest_s else rest * longest_s / len(allocators),
-            )
+            runs_left = (rounds - index) * len(allocators) - place
+            left_s = min(runs_left * longest_s / len(allocators), budget_s)
+            show.part(f"{name}, round {index + 1}", place, len(allocators), left_s)
             row = wanted | run(command, name)
             store.add(row)
             show.rows([row])
-            if row.get("output"):
-                show.say(_indented(str(row["output"])))
+            if "error" in row:
+                failed.add(name)
+                show.say(_indented(row.get("output", "")))
         longest_s = max(longest_s, time.monotonic() - began)
 
 

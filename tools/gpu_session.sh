@@ -103,10 +103,8 @@ stage_hostcost() {
 
 stage_bench() {
     # shellcheck disable=SC2086  # BENCH is several words
-    "$python" -m benchmarks.run --require-gpu --picture "$out/gpu.png" ${BENCH:-}
-    local status=$?
-    cp benchmarks/results/*.json "$out"/
-    return $status
+    "$python" -m gpumem_alloc bench --require-gpu --budget 8 --pictures "$out" \
+        --html "$out/report.html" --out "$out/bench.json" --resume ${BENCH:-}
 }
 
 # name seconds: a stage runs in a shell of its own, so that `timeout` can end it.
