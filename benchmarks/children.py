@@ -6,7 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-
 # Not the current folder first: it may have a folder of this package's name. Before 3.11 no option.
 _SAFE_PATH = ["-P"] if sys.version_info >= (3, 11) else []
 

@@ -76,6 +76,7 @@ def bench(options: Options) -> int:
     """Measure, or replay where there is no GPU; returns the exit code. Raises UsageError."""
     show = Show()
     request = make_request(options)
+    outputs.check(options.html, options.pictures)
     if options.traces:
         return replay(options, options.traces)
     machine = environment()

@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from . import verdicts
+from . import picture, verdicts
 from .store import Results
 from .summary import Entry, Summary, summarise
 
@@ -47,6 +47,14 @@ def failures(results: Results) -> list[str]:
     return [line for summary in summarise(results)[:1] for line in verdicts.failures(summary)]
 
 
+def check(html: Path | None, pictures: Path | None) -> None:
+    """Raise NotInstalledError before anything is measured, if what is asked for cannot be made."""
+    if html is not None or pictures is not None:
+        picture.need("matplotlib")
+    if html is not None:
+        picture.need("jinja2")
+
+
 def write_html(results: Results, path: Path) -> None:
     """Write the report."""
     from . import report
@@ -56,8 +64,6 @@ def write_html(results: Results, path: Path) -> None:
 
 def write_pictures(results: Results, folder: Path) -> None:
     """Write PNGs."""
-    from . import picture
-
     picture.write_all(results, folder)
 
 

@@ -13,6 +13,8 @@ from gpumem_alloc.cli.tables import print_replay
 from gpumem_alloc.replay import DEFAULT_ALLOCATORS, replay
 from gpumem_alloc.trace import TraceError, read_trace
 
+from .picture import Bar, draw
+
 TRACES = Path(__file__).resolve().parent / "traces"
 ONE_LINE = (
     "no GPU was found: recorded runs are replayed, with addresses only, through models of "
@@ -53,8 +55,6 @@ def run(paths: Sequence[Path], as_json: bool, pictures: Path | None) -> None:
 
 
 def _draw(reports: dict[str, Any], path: Path) -> None:
-    from .picture import Bar, draw
-
     bars = [
         Bar(
             name,
