@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from types import TracebackType
+from typing import Any
 
 from .children import command, import_path
 
@@ -126,15 +127,18 @@ def _nvml_reader(device: int) -> Callable[[], int]:
     import pynvml
 
     pynvml.nvmlInit()
-    handle = pynvml.nvmlDeviceGetHandleByIndex(nvml_index(device))
+    handle = nvml_handle(pynvml, device)
     return lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
 
 
-def nvml_index(device: int) -> int:
-    """Return NVML's number of a CUDA device; CUDA_DEVICE_ORDER must be PCI_BUS_ID."""
+def nvml_handle(pynvml: Any, device: int) -> Any:
+    """Return NVML's handle of a CUDA device; CUDA_DEVICE_ORDER must be PCI_BUS_ID."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = [name.strip() for name in visible.split(",") if name.strip()]
-    return int(names[device]) if names and all(name.isdigit() for name in names) else device
+    name = names[device] if names else str(device)
+    if name.isdigit():
+        return pynvml.nvmlDeviceGetHandleByIndex(int(name))
+    return pynvml.nvmlDeviceGetHandleByUUID(name)
 
 
 def _driver_reader(device: int) -> Callable[[], int]:

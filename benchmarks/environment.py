@@ -26,7 +26,7 @@ import gpumem_alloc
 from gpumem_alloc import _C
 
 from .allocators import RMM_WHEELS
-from .card_memory import nvml_index
+from .card_memory import nvml_handle
 from .children import command
 from .process import child_environment
 
@@ -101,7 +101,7 @@ def nvml_questions(device: int) -> dict[str, Callable[[], Any]]:
         import pynvml
 
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(nvml_index(device))
+        handle = nvml_handle(pynvml, device)
     except Exception as error:  # pynvml missing, or no NVML behind it
         print(f"environment: NVML is not to be asked: {error}", file=sys.stderr)
         return {}

@@ -25,6 +25,7 @@ import os
 import queue
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import deque
@@ -35,9 +36,12 @@ from .allocators import choose
 from .children import command, import_path
 from .job import Job, Row
 
-LONGEST_LINE = 1 << 24  # characters; more without an end of line is no line of ours
+LONGEST_LINE = 1 << 24  # characters; more without an end of line is no row
+LONGEST_ERROR = 600
 ERROR_LINES = 4
 LAST_LINES = 40
+# What runs on with less than was asked for: passed on to our own stderr, each line once.
+REMARKS = ("driver calls: ", "card memory: ")
 END_SECONDS = 20  # from the row until the process has ended
 READER_SECONDS = 5  # a pipe may be held open by a process that got away
 
@@ -138,8 +142,9 @@ class Process:
         if not problem:
             problem = f"ended by signal {-code}" if code < 0 else f"exit code {code}"
         words = [line.strip() for line in list(self._last_words) if line.strip()]
+        text = ": ".join(filter(None, [problem, " | ".join(words[-ERROR_LINES:])]))
         return {
-            "error": ": ".join(filter(None, [problem, " | ".join(words[-ERROR_LINES:])])),
+            "error": text[:LONGEST_ERROR],
             "out_of_memory": is_out_of_memory(" ".join(words)),
         }
 
@@ -161,20 +166,27 @@ class Process:
 
     def _read_stdout(self) -> None:
         assert self._child.stdout is not None
-        for line in _lines(self._child.stdout):
+        for line in _lines(self._child.stdout, LONGEST_LINE):
             if line.startswith(("READY", "STARTED", "STEP ", "ROW ")):
                 self._lines.put(line)
         self._lines.put(None)
 
     def _read_stderr(self) -> None:
         assert self._child.stderr is not None
-        self._last_words.extend(_lines(self._child.stderr))
+        for line in _lines(self._child.stderr, LONGEST_ERROR):
+            self._last_words.append(line)
+            if line.startswith(REMARKS) and line not in _told:
+                _told.add(line)
+                print(line, file=sys.stderr)
 
 
-def _lines(stream: IO[str]) -> Iterator[str]:
+_told: set[str] = set()
+
+
+def _lines(stream: IO[str], longest: int) -> Iterator[str]:
     """Read until the other side closes the stream, so that it never waits for a full pipe."""
     with stream:
-        while line := stream.readline(LONGEST_LINE):
+        while line := stream.readline(longest):
             yield line.rstrip("\n")
 
 

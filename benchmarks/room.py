@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .card_memory import nvml_index
+from .card_memory import nvml_handle
 
 SPARE_BYTES = 2 << 30
 SPARE_SHARE = 0.02
@@ -42,9 +42,7 @@ def _card(device: int) -> tuple[int | None, int | None]:
         import pynvml
 
         pynvml.nvmlInit()
-        memory: Any = pynvml.nvmlDeviceGetMemoryInfo(
-            pynvml.nvmlDeviceGetHandleByIndex(nvml_index(device))
-        )
+        memory: Any = pynvml.nvmlDeviceGetMemoryInfo(nvml_handle(pynvml, device))
     except Exception:  # of NVML's many kinds, and pynvml may be missing: nothing is known then
         return None, None
     return int(memory.total - memory.used), int(memory.total)

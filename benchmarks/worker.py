@@ -25,12 +25,11 @@ from .allocators import choose, find, put_in_place
 from .card_memory import CardMemory
 from .driver_calls import DriverCalls
 from .job import Job, Row
-from .process import is_out_of_memory
+from .process import LONGEST_ERROR, is_out_of_memory
 from .workloads import WORKLOADS
 
 SEED = 0
 ORPHAN_SECONDS = 0.5
-LONGEST_ERROR = 600  # characters
 OUR_COUNTERS = (
     "num_sync_all_streams", "num_device_alloc", "num_device_free", "moved_chunks", "moved_bytes",
     "stream_waits", "leaked_handles",
@@ -201,8 +200,8 @@ def failure(error: BaseException) -> Row:
     """Return the fields of a row for what was raised."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = " | ".join([f"{type(error).__name__}: {lines[0] if lines else ''}", *lines[1:]])
-    torch: Any = sys.modules.get("torch")
-    kinds = (MemoryError,) if torch is None else (MemoryError, torch.OutOfMemoryError)
+    torch: Any = sys.modules.get("torch")  # half imported, perhaps
+    kinds = (MemoryError, getattr(torch, "OutOfMemoryError", MemoryError))
     return {
         "error": text[:LONGEST_ERROR],
         "out_of_memory": isinstance(error, kinds) or is_out_of_memory(text),

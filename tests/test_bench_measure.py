@@ -145,6 +145,14 @@ def test_a_row_is_found_between_anything() -> None:
     assert found == JOB.row() | {"card": None, "driver": None, "run_s": 1.5}
 
 
+def test_remarks_are_passed_on_once(capsys: pytest.CaptureFixture[str]) -> None:
+    remark = f"driver calls: not counted: {time.monotonic()}"
+    code = f"say({remark!r}, file=sys.stderr); say('other', file=sys.stderr)"
+    for _ in range(2):
+        outcome(code.replace("say(", "print(") + "\nsay('READY'); wait(); say('ROW {}')")
+    assert capsys.readouterr().err == remark + "\n"
+
+
 def test_full_pipes_hold_nobody_up() -> None:
     fill = "sys.stderr.write('e' * 300_000 + '\\n'); say('o' * 300_000)"
     found = outcome(f"{fill}\nsay('READY'); wait()\n{fill}\nsay('ROW {{}}')")
@@ -409,6 +417,17 @@ def test_a_card_that_cannot_be_asked_is_none() -> None:
     with card_memory.CardMemory(99) as card:
         pass  # a worker that fails before GO
     assert card.seen is None
+
+
+def test_nvml_is_asked_for_the_card_that_cuda_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = SimpleNamespace(
+        nvmlDeviceGetHandleByIndex=lambda index: index, nvmlDeviceGetHandleByUUID=lambda name: name
+    )
+    for visible, first in {"": 0, "3,1": 3, " 2 ": 2, "GPU-aa-bb,1": "GPU-aa-bb"}.items():
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert card_memory.nvml_handle(nvml, 0) == first
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert card_memory.nvml_handle(nvml, 1) == 1
 
 
 def test_the_poller_ends_with_whoever_asked(rig: Machine, root: Path) -> None:
