@@ -17,7 +17,9 @@ LEAST = "base + peak live"  # what nothing can stay below
 MOST_LINES = 7  # in one chart of memory over time
 
 
-def timelines(summary: Summary, workload: str) -> dict[str, list[list[float]]]:
+def timelines(
+    summary: Summary, workload: str, most: int | None = MOST_LINES
+) -> dict[str, list[list[float]]]:
     """Return ms and bytes on the card of one run per allocator: the run with the highest peak."""
     rows = [row for row in summary.setting.rows if row["workload"] == workload]
     alone = [
@@ -28,7 +30,7 @@ def timelines(summary: Summary, workload: str) -> dict[str, list[list[float]]]:
     for row in sorted(alone, key=lambda row: row["card"]["peak_bytes"]):
         best[row["allocator"]] = row
     wanted = sorted(best, key=lambda name: (name not in COLUMNS, allocator_order(name)))
-    return {name: best[name]["card"]["timeline"] for name in wanted[:MOST_LINES]}
+    return {name: best[name]["card"]["timeline"] for name in wanted[:most]}
 
 
 def over_time(summary: Summary, workload: str) -> Any | None:

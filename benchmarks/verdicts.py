@@ -124,14 +124,14 @@ def _capacity(summary: Summary) -> list[Verdict]:
 
 
 def _no_margin(summary: Summary) -> list[Verdict]:
-    return [
-        Verdict(
-            row["workload"], row["allocator"], NO_MARGIN, row.get("fits"),
-            f"with {row.get('margin_percent')} % beside what is live",
-        )
-        for row in newest(summary, "no_margin")
-        if is_ours(row["allocator"])
-    ]  # fmt: skip
+    found = []
+    for row in newest(summary, "no_margin"):
+        if is_ours(row["allocator"]):
+            fits, percent = row.get("fits"), row.get("margin_percent")
+            does = {None: "was not decided", True: "runs", False: "does not run"}[fits]
+            text = f"{does} with base + live + {percent} %"
+            found.append(Verdict(row["workload"], row["allocator"], NO_MARGIN, fits, text))
+    return found
 
 
 def why() -> dict[tuple[str, str, str], str]:
