@@ -67,7 +67,7 @@ def bench(
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Of the times, or of the command; by default 3.")
     ] = None,
-    passes: Annotated[str, typer.Option(help=f"Some of {', '.join(PASSES)}.")] = ",".join(PASSES),
+    passes: Annotated[str, typer.Option(help=f"Some of {', '.join(PASSES)}, or all.")] = "all",
     limit: Annotated[
         list[int] | None,
         typer.Option(metavar="GB", help="For capacity; may be given often. The card by default."),

@@ -28,6 +28,7 @@ from .plan import (
     PASSES,
     SMOKE_ALLOCATORS,
     SMOKE_BUDGET_S,
+    SMOKE_PASSES,
     SMOKE_WORKLOADS,
     Request,
 )
@@ -158,14 +159,16 @@ def make_request(options: Options) -> Request:
     """Check names and numbers; raises UsageError."""
     workloads = names(options.workloads, MAIN_WORKLOADS, WORKLOADS, "workloads")
     allocators = names(options.allocators, MAIN_ALLOCATORS, ALLOCATORS, "allocators")
+    passes = names(options.passes, PASSES, PASSES, "passes")
     if options.is_smoke:
         workloads = SMOKE_WORKLOADS if options.workloads == "main" else workloads
         allocators = SMOKE_ALLOCATORS if options.allocators == "main" else allocators
+        passes = SMOKE_PASSES if options.passes == "all" else passes
     budget_s = 60 * options.budget_minutes or math.inf
     return Request(
         workloads=workloads,
         allocators=allocators,
-        passes=names(options.passes, PASSES, PASSES, "passes"),
+        passes=passes,
         rounds=options.rounds or (1 if options.is_smoke else ROUNDS),
         limits_gb=tuple(options.limits_gb) or (None,),
         budget_s=min(SMOKE_BUDGET_S, budget_s) if options.is_smoke else budget_s,

@@ -18,6 +18,7 @@ PASSES = ("peaks", "times", "losses", "capacity", "no-margin")
 MAIN_ALLOCATORS = ("native", "expandable", "cudaMallocAsync", "paged")
 SMOKE_WORKLOADS = ("prefetch_train", "streams")
 SMOKE_ALLOCATORS = ("native", "paged")
+SMOKE_PASSES = ("peaks", "times", "losses")
 SMOKE_BUDGET_S = 55.0
 LOSS_STEPS = 10
 CAPACITY_TRIES = 5  # for each allocator; they begin where the one before has ended

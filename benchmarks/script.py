@@ -156,7 +156,11 @@ def bench(
     begin = time.monotonic()
     show.say(f"plan: {shlex.join(command)}: {', '.join(allocators)}, up to {rounds} rounds")
     done = store.results.done()
-    failed: set[str] = set()
+    failed = {
+        row["allocator"]
+        for row in store.results.rows
+        if row.get("command") == list(command) and "error" in row
+    }
     longest_s = 0.0
     for index in range(rounds):
         began = time.monotonic()

@@ -1,0 +1,685 @@
+"""The benchmark's command: plan, lockstep, results files, interrupts, users' scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from benchmarks import cli, lockstep, measure, plan, replays, runner, script, store
+from benchmarks import room as rooms
+from benchmarks.job import Job
+from benchmarks.lockstep import Group, groups
+from benchmarks.plan import Costs, Request, Task
+from benchmarks.progress import Show, one_line
+from benchmarks.room import Room
+from benchmarks.store import Results, ResultsError, Row, Store
+from benchmarks.workloads import MAIN_WORKLOADS, WORKLOADS
+from tests.rig.machine import Machine
+
+GIB = 1 << 30
+MACHINE = {"gpu": "Card 9", "driver": "1", "torch": "2.11", "gpumem_alloc": "0", "git_id": ""}
+QUIET = Console(file=Path(os.devnull).open("w"))  # noqa: SIM115 (as long as the tests)
+
+
+# Results files.
+
+
+def add(path: Path, *rows: Row) -> Store:
+    made = Store(path, "command", dict(MACHINE))
+    made.add(*rows)
+    return made
+
+
+def row(kind: str = "times", allocator: str = "native", **changes: Any) -> Row:
+    return {"kind": kind, "workload": "gnn", "allocator": allocator, "round": 0} | changes
+
+
+def test_a_file_keeps_rows_of_all_sessions_and_merges(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "a.json"
+    add(path, row(group=0), row(allocator="paged", group=0))
+    add(path, row(group=1))
+    assert [each["session"] for each in store.load(path).rows] == [0, 0, 1]
+    merged = store.load_all([path, path])
+    assert [each["session"] for each in merged.rows] == [0, 0, 1, 2, 2, 3]
+    assert [each["group"] for each in merged.rows] == [0, 0, 1, 2, 2, 3]
+    assert merged.environment(merged.rows[-1]) == MACHINE
+    assert len(merged.sessions) == 4
+
+
+def test_a_row_that_cannot_be_written_leaves_the_file_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    made = add(path, row())
+    before = path.read_text()
+    with pytest.raises(TypeError):
+        made.add(row(strange=object()))
+    assert path.read_text() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["a.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("{", "It is no JSON"),
+        ("[]", "Its format is None"),
+        ('{"format": 1, "rows": []}', "Its format is 1"),
+        ('{"format": 2, "sessions": [], "rows": [{"kind": "peaks"}]}', "A row lacks its kind"),
+        (
+            '{"format": 2, "sessions": [], "rows": [{"kind": 1, "allocator": 1, "session": 0}]}',
+            "A row lacks its kind",
+        ),
+    ],
+)
+def test_what_is_no_results_file_is_refused_in_three_lines(
+    tmp_path: Path, content: str, why: str
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    with pytest.raises(ResultsError) as raised:
+        store.load(path)
+    lines = str(raised.value).splitlines()
+    assert len(lines) == 3
+    assert lines[1].startswith(why)
+
+
+# The plan.
+
+
+def request(**changes: Any) -> Request:
+    made = Request(("gnn", "streams"), ("native", "expandable", "cudaMallocAsync", "paged"))
+    return replace(made, **changes)
+
+
+def test_peaks_come_first_and_main_workloads_before_others() -> None:
+    tasks = plan.make(request(limits_gb=(24, 80)))
+    kinds = [(task.kind, task.workload) for task in tasks]
+    assert [kind for kind, _ in kinds[:8]] == ["peaks"] * 8
+    assert kinds[8:12] == [("times", "gnn"), ("losses", "gnn"), ("times", "gnn"), ("times", "gnn")]
+    assert kinds[12:14] == [("times", "streams"), ("losses", "streams")]
+    assert kinds[-2:] == [("times", "streams")] * 2
+    assert [task.round for task in tasks if task.kind == "times"] == [0, 1, 2, 0, 1, 2]
+    sized = [name for name in ("gnn", "streams") if WORKLOADS[name].sized]
+    found = [(task.limit_gb, task.workload) for task in tasks if task.kind == "capacity"]
+    assert found == [(limit, name) for limit in (24, 80) for name in sized]
+    assert {kind for kind, _ in kinds} >= {"capacity", "no_margin"}
+    (losses,) = [task for task in tasks if (task.kind, task.workload) == ("losses", "gnn")]
+    assert losses.allocators == ("native", "paged", "native")
+    assert {task.kind for task in plan.make(request(passes=("losses",)))} == {"losses"}
+    assert plan.make(request(passes=("losses",), allocators=("native", "expandable"))) == []
+
+
+def test_a_budget_leaves_out_what_comes_last() -> None:
+    wanted = request(budget_s=120.0)
+    costs = Costs(wanted)
+    planned, left_out = plan.fitting(plan.make(wanted), costs, wanted.budget_s)
+    assert planned
+    assert sum(map(costs.seconds, planned)) <= 120.0
+    assert {task.kind for task in left_out} >= {"capacity", "times"}
+    text = plan.describe(planned, left_out, costs)
+    assert "left out, the time does not reach:" in text
+    assert "capacity" in text
+    everything, nothing = plan.fitting(plan.make(wanted), costs, float("inf"))
+    assert nothing == []
+    assert "left out" not in plan.describe(everything, nothing, costs)
+
+
+def test_costs_are_learned_from_rows_and_from_the_clock() -> None:
+    costs = Costs(request(), cores=16)
+    task = Task("peaks", "gnn", ("native",))
+    guessed_s = costs.seconds(task)
+    costs.learn([row("peaks", startup_s=1.0, step_ms=[2000.0, *[1000.0] * 9])])
+    learned_s = costs.seconds(task)
+    steps = WORKLOADS["gnn"].steps
+    assert learned_s == pytest.approx(3.0 + steps + 0.3 * plan.IMPORTS_S)
+    assert learned_s != guessed_s
+    costs.note(task, 2 * learned_s)
+    assert costs.seconds(task) == pytest.approx(2 * learned_s)
+    assert costs.seconds(Task("times", "gnn", ("native", "paged"))) > learned_s  # its own kind
+
+
+# Lockstep.
+
+
+def peak(reserved_gib: float, step_ms: float = 1.0) -> Row:
+    return {"reserved_peak_bytes": int(reserved_gib * GIB), "step_ms": [step_ms] * 8}
+
+
+PEAKS = {
+    "native": peak(20),
+    "expandable": peak(10, 2.0),
+    "cudaMallocAsync": peak(10, 1.5),
+    "paged": peak(10),
+    "split64": peak(20),
+}
+NAMES = tuple(PEAKS)
+
+
+def room(free_gib: float, host_gib: float | None = None) -> Room:
+    host_bytes = None if host_gib is None else int(host_gib * GIB)
+    return Room(int(free_gib * GIB), int(free_gib * GIB), host_bytes)
+
+
+def test_native_the_fastest_other_and_ours_take_turns_where_they_fit() -> None:
+    everyone = ("native", "cudaMallocAsync", "paged", "split64")
+    assert groups(NAMES, PEAKS, room(80)) == [Group(everyone)]
+    assert groups(NAMES, PEAKS, room(80, host_gib=64)) == [Group(everyone)]
+    with_both = [Group(("native", "cudaMallocAsync", "paged"))]
+    assert groups(NAMES, PEAKS, room(48)) == [*with_both, Group(("native", "split64"))]
+    assert groups(NAMES, PEAKS, room(80, host_gib=16)) == [
+        Group(("native", "cudaMallocAsync", "paged")),
+        Group(("native", "cudaMallocAsync", "split64")),
+    ]
+
+
+def test_what_does_not_fit_together_runs_one_by_one() -> None:
+    in_turn = Group(("native", "cudaMallocAsync", "split64"), in_lockstep=False)
+    assert groups(NAMES, PEAKS, room(40)) == [Group(("native", "paged")), in_turn]
+    everyone = ("native", "cudaMallocAsync", "paged", "split64")
+    unknown = Room(None, None, None)
+    assert groups(NAMES, PEAKS, unknown) == [Group(everyone, in_lockstep=False)]
+    failed = {name: PEAKS[name] for name in ("native", "expandable")}
+    assert groups(NAMES, failed, room(80)) == [Group(("native", "expandable"))]
+    assert groups(NAMES, {"native": PEAKS["native"]}, room(80)) == []
+
+
+class FakeProcess:
+    """A worker that runs so many steps at once, and notes what it is told."""
+
+    def __init__(self, job: Job, log: list[str], outcome: dict[str, Any]) -> None:
+        self.job = job
+        self.log = log
+        self.outcome = outcome
+        self.steps = outcome.pop("steps", 3)
+        self.is_alive = True
+
+    def wait_ready(self, seconds: float) -> bool:
+        return True
+
+    def wait_started(self, seconds: float) -> bool:
+        return True
+
+    def go(self) -> None:
+        self.log.append(f"{self.job.allocator} goes")
+
+    def turn(self, seconds: float = 1.0) -> tuple[int, float] | None:
+        if self.steps == 0:
+            return None
+        self.steps -= 1
+        self.log.append(self.job.allocator)
+        return self.steps, 1.0
+
+    def finish(self, seconds: float) -> Row:
+        return self.job.row() | self.outcome
+
+    def kill(self) -> None:
+        self.is_alive = False
+
+
+def test_turns_reverse_at_every_step_and_go_on_without_who_fails() -> None:
+    log: list[str] = []
+    made: Any = [
+        FakeProcess(Job("gnn", name, turns=True), log, {"steps": steps})
+        for name, steps in (("native", 3), ("paged", 3), ("split", 1))
+    ]
+    rows = lockstep.take_turns(made, 10.0)
+    assert [row["allocator"] for row in rows] == ["native", "paged", "split"]
+    turns = [each for each in log if "goes" not in each]
+    assert turns == ["native", "paged", "split", "paged", "native", "native", "paged"]
+
+
+# The runner.
+
+
+class World:
+    """Processes that do not exist; `fail` maps an allocator to its error."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+        self.log: list[str] = []
+        self.jobs: list[Job] = []
+        self.processes: list[FakeProcess] = []
+        self.fail: dict[str, str] = {}
+        self.before_start: Callable[[Job], None] = lambda job: None
+        self.losses = {"paged": ["0x1p+0"]}
+        self.path = path
+        monkeypatch.setattr(runner, "start", self.start)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(2)))
+
+    def start(self, job: Job) -> FakeProcess:
+        self.before_start(job)
+        self.jobs.append(job)
+        outcome: dict[str, Any] = {
+            "startup_s": 0.1, "run_s": 1.0, "step_ms": [5.0, 1.0, 1.0, 1.0],
+            "losses": self.losses.get(job.allocator, ["0x1p+0"]),
+            "live_peak_bytes": GIB, "reserved_peak_bytes": GIB,
+            "card": {"peak_bytes": 2 * GIB, "start_bytes": 0} if job.card else None,
+        }  # fmt: skip
+        if job.allocator in self.fail:
+            outcome = {"error": self.fail[job.allocator], "out_of_memory": False}
+        process = FakeProcess(job, self.log, outcome)
+        self.processes.append(process)
+        return process
+
+    def run(self, wanted: Request, free_gib: float = 80.0) -> runner.Runner:
+        started: Any = runner.Runner(
+            wanted, Store(self.path, "c", dict(MACHINE)), lambda: room(free_gib), Show(QUIET)
+        )
+        started.run()
+        return started  # type: ignore[no-any-return]
+
+    def rows(self) -> list[Row]:
+        return store.load(self.path).rows
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
+    return World(monkeypatch, tmp_path / "results.json")
+
+
+SMALL = request(
+    workloads=("streams",), allocators=("native", "paged"), passes=("peaks", "times", "losses"),
+    rounds=2,
+)  # fmt: skip
+
+
+def test_each_pass_makes_its_rows(world: World) -> None:
+    world.run(SMALL)
+    rows = world.rows()
+    found = [(row["kind"], row["allocator"], row["round"], row["group"]) for row in rows]
+    assert found == [
+        ("peaks", "native", 0, None),
+        ("peaks", "paged", 0, None),
+        ("times", "native", 0, 0),
+        ("times", "paged", 0, 0),
+        ("losses", "native", 0, None),
+        ("losses", "paged", 0, None),
+        ("losses", "native", 1, None),
+        ("times", "native", 1, 1),
+        ("times", "paged", 1, 1),
+    ]
+    asked = {row["kind"]: row for row in rows}
+    assert asked["peaks"]["card"]
+    assert asked["peaks"]["driver_calls"]
+    assert asked["times"]["turns"]
+    assert asked["losses"]["deterministic"]
+    assert asked["losses"]["steps"] == plan.LOSS_STEPS
+    assert not any(process.is_alive for process in world.processes)
+
+
+def test_without_room_times_alternate_in_turn(world: World) -> None:
+    world.run(replace(SMALL, passes=("peaks", "times")), free_gib=4.0)
+    times = [(row["allocator"], row["group"]) for row in world.rows() if row["kind"] == "times"]
+    assert times == [("native", None), ("paged", None), ("paged", None), ("native", None)]
+
+
+def test_a_file_that_is_complete_is_left_alone(world: World) -> None:
+    world.run(SMALL)
+    count = len(world.jobs)
+    world.run(SMALL)
+    assert len(world.jobs) == count
+    world.run(replace(SMALL, rounds=3))
+    assert [row["round"] for row in world.rows()[-2:]] == [2, 2]
+    assert len(world.jobs) == count + 2
+
+
+def test_an_interrupted_run_keeps_its_rows_and_goes_on(world: World) -> None:
+    def interrupt(job: Job) -> None:
+        if job.deterministic and len(world.jobs) == 5:
+            raise measure.Interrupted
+
+    world.before_start = interrupt
+    with pytest.raises(measure.Interrupted):
+        world.run(SMALL)
+    assert [row["kind"] for row in world.rows()] == ["peaks", "peaks", "times", "times"]
+    assert not any(process.is_alive for process in world.processes)
+    world.before_start = lambda job: None
+    world.run(SMALL)
+    kinds = [row["kind"] for row in world.rows()]
+    assert kinds == ["peaks"] * 2 + ["times"] * 2 + ["losses"] * 3 + ["times"] * 2
+
+
+def test_a_failed_run_is_a_row_and_the_rest_goes_on(world: World) -> None:
+    world.fail["paged"] = "exit code 1: boom"
+    world.run(replace(SMALL, allocators=("native", "expandable", "paged")))
+    rows = world.rows()
+    assert [row.get("error") for row in rows if row["allocator"] == "paged"] == [
+        "exit code 1: boom"
+    ]
+    assert [row["allocator"] for row in rows if row["kind"] == "times"] == [
+        "native", "expandable", "native", "expandable",
+    ]  # fmt: skip
+
+
+def test_a_run_that_only_ran_out_of_the_budget_is_no_row(world: World) -> None:
+    def late(job: Job) -> None:
+        world.fail[job.allocator] = "no end after 20 s"
+        begun.begin -= 1000.0
+
+    wanted = replace(SMALL, passes=("peaks",), budget_s=100.0)
+    begun = runner.Runner(
+        wanted, Store(world.path, "c", dict(MACHINE)), lambda: room(80), Show(QUIET)
+    )
+    world.before_start = late
+    begun.run()
+    assert begun.store.mine() == []
+    assert [str(task) for task in begun.left_out] == [
+        "peaks: streams, native", "peaks: streams, paged",
+    ]  # fmt: skip
+
+
+def test_imports_run_ahead_on_a_machine_with_cores(
+    monkeypatch: pytest.MonkeyPatch, world: World
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    alive: list[int] = []
+    world.before_start = lambda job: alive.append(sum(each.is_alive for each in world.processes))
+    world.run(replace(SMALL, rounds=1))
+    assert max(alive) >= 2
+    assert len(world.jobs) == 2 + 2 + 3  # and none was started in vain
+    assert not any(process.is_alive for process in world.processes)
+    assert len(world.rows()) == 7
+
+
+# The command.
+
+
+def bench(*arguments: str) -> int:
+    return cli.main(list(arguments), "bench")
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch, world: World) -> World:
+    """A machine with a card, for the whole command."""
+    monkeypatch.setattr(measure, "environment", lambda: dict(MACHINE))
+    monkeypatch.setattr(rooms, "ask", lambda: room(80))
+    return world
+
+
+RUN = ("--workloads", "streams", "--allocators", "native,paged", "--rounds", "1")
+
+
+def test_the_command_measures_shows_and_says_where(
+    card: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    passes = ("--passes", "peaks,times,losses")
+    assert bench(*RUN, *passes, "--out", str(card.path), "--json") == 0
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert found["format"] == 2
+    assert len(found["rows"]) == 7
+    assert {entry["allocator"] for entry in found["summary"][0]["entries"]} == {"native", "paged"}
+    assert "plan: 4 parts" in shown.err
+    assert f"results: {card.path}" in shown.err
+    assert bench(*RUN, "--out", str(card.path)) == cli.BAD_INPUT
+    assert "is there already" in capsys.readouterr().err
+    assert bench("show", str(card.path), str(card.path)) == 0
+    assert "paged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("way", ["losses", "error"])
+def test_a_wrong_or_failed_run_of_ours_is_exit_code_1(
+    card: World, capsys: pytest.CaptureFixture[str], way: str
+) -> None:
+    if way == "losses":
+        card.losses["paged"] = ["0x1p+1"]
+    else:
+        card.fail["paged"] = "exit code 1: boom"
+    passes = ("--passes", "peaks,losses")
+    assert bench(*RUN, *passes, "--out", str(card.path)) == measure.FAILED
+    assert "wrong: streams, paged: " in capsys.readouterr().err
+
+
+def test_ctrl_c_is_exit_code_130_and_says_how_to_go_on(
+    card: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def press(job: Job) -> None:
+        if card.jobs:
+            os.kill(os.getpid(), 2)
+
+    card.before_start = press
+    assert bench(*RUN, "--passes", "peaks", "--out", str(card.path)) == measure.INTERRUPTED
+    assert f"1 rows are kept; go on with --resume --out {card.path}" in capsys.readouterr().err
+    card.before_start = lambda job: None
+    again = ("--passes", "peaks", "--resume", "--out", str(card.path))
+    assert bench(*RUN, *again) == 0
+    assert [each["allocator"] for each in card.rows()] == ["native", "paged"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--workloads", "gmn"), "--workloads: gmn is not known; near it is gnn"),
+        (("--allocators", "pagde"), "near it is paged"),
+        (("--passes", "peeks"), "--passes: peeks is not known; near it is peaks"),
+        (("--allocators", ""), "--allocators names nothing"),
+        (("gnn",), "No such command 'gnn'"),
+        (("--nope",), "No such option"),
+        (("--rounds", "0"), "rounds"),
+        (("show", "nothing.json"), "nothing.json cannot be used as results"),
+    ],
+)
+def test_bad_input_is_exit_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: Sequence[str], said: str
+) -> None:
+    assert bench(*arguments) == cli.BAD_INPUT
+    assert said in capsys.readouterr().err
+
+
+def test_smoke_is_short(card: World) -> None:
+    assert bench("--smoke", "--out", str(card.path)) == 0
+    rows = card.rows()
+    assert {row["workload"] for row in rows} == set(plan.SMOKE_WORKLOADS)
+    assert max(row["steps"] for row in rows) <= max(
+        WORKLOADS[name].smoke_steps for name in plan.SMOKE_WORKLOADS
+    )
+
+
+def test_without_a_gpu_it_replays_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(measure, "environment", lambda: MACHINE | {"gpu": None})
+    monkeypatch.setattr(replays, "bundled", lambda: [replays.TRACES / "prefetch_train.pickle.gz"])
+    assert bench("--pictures", str(tmp_path / "made")) == 0
+    shown = capsys.readouterr()
+    assert "native-expandable" in shown.out
+    assert shown.err.startswith("no GPU was found: recorded runs are replayed")
+    assert (tmp_path / "made" / "replay.png").read_bytes().startswith(b"\x89PNG")
+    assert bench("--require-gpu") == cli.BAD_INPUT
+    assert "nothing was measured: no GPU was found" in capsys.readouterr().err
+    broken = tmp_path / "broken.pickle"
+    broken.write_bytes(b"no pickle")
+    assert bench("--trace", str(broken)) == cli.BAD_INPUT
+    assert "broken.pickle cannot be replayed" in capsys.readouterr().err
+
+
+def test_rows_are_told_in_a_line() -> None:
+    told = one_line(row("peaks", "paged", door="bridge", live_peak_bytes=GIB, step_ms=[2.0]))
+    assert " ".join(told.split()) == "gnn paged (bridge) live 1,024 MiB, step 2.0 ms"
+    assert "boom" in one_line(row("peaks", "paged", error="boom"))
+
+
+# Users' programs.
+
+
+def test_a_command_is_called_by_its_script() -> None:
+    assert script.name_of(["/usr/bin/python3", "-u", "/home/me/train.py", "--n", "8"]) == (
+        "train.py --n 8"
+    )
+    assert script.name_of(["torchrun", "x/train.py"]) == "train.py"
+    assert script.name_of(["./go", "now"]) == "go now"
+
+
+# What the hook needs of torch, without its import of seconds.
+FAKE_TORCH = {
+    "__init__.py": "from torch import optim, cuda",
+    "cuda.py": """
+        def is_initialized(): return True
+        def memory_stats(): return {"allocated_bytes.all.peak": 5, "num_ooms": 0}
+        """,
+    "optim/__init__.py": "",
+    "optim/optimizer.py": """
+        hooks = []
+        register_optimizer_step_post_hook = hooks.append
+        """,
+}
+PROGRAM = """
+    import subprocess, sys
+    import benchmarks
+    import torch
+    from torch.optim import optimizer
+    assert benchmarks.__file__.startswith(sys.argv[1]), benchmarks.__file__
+    assert sys.users_own, "the user's sitecustomize did not run"
+    for _ in range(int(sys.argv[2])):
+        for hook in optimizer.hooks:
+            hook(None, (), {})
+    if len(sys.argv) == 3:
+        subprocess.run([sys.executable, __file__, sys.argv[1], "7", "child"], check=True)
+    """
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A command whose folder has a torch, a sitecustomize and a package `benchmarks` of its own."""
+    files = {f"torch/{name}": text for name, text in FAKE_TORCH.items()}
+    files |= {"benchmarks/__init__.py": "", "train.py": PROGRAM}
+    files["sitecustomize.py"] = "import sys\nsys.users_own = True"
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(textwrap.dedent(text))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return [sys.executable, str(tmp_path / "train.py"), str(tmp_path), "3"]
+
+
+def test_a_program_and_its_children_are_measured(program: list[str]) -> None:
+    made = script.run(program, "native")
+    assert "error" not in made, made
+    assert made["exit_code"] == 0
+    assert len(made["step_ms"]) == 7  # the child's: it made the most
+    assert made["live_peak_bytes"] == 5
+    assert made["reserved_peak_bytes"] is None
+    assert made["processes"] == 2
+
+
+def test_a_failed_program_keeps_the_end_of_its_output(program: list[str]) -> None:
+    made = script.run([*program[:-1], "many"], "native")
+    assert made["error"].startswith("exit code 1: ValueError: invalid literal")
+    assert "Traceback" in made["output"]
+    missing = script.run(["/no/such/program"], "native")
+    assert missing["error"] == "exit code 127: /no/such/program: No such file or directory"
+
+
+def test_a_program_that_was_not_reached_is_no_measurement(program: list[str]) -> None:
+    made = script.run([sys.executable, "-I", "-c", "print(1)"], "paged")
+    assert made["error"] == script.NOT_REACHED
+
+
+def test_rounds_of_a_command_alternate_and_resume(
+    monkeypatch: pytest.MonkeyPatch, card: World
+) -> None:
+    asked: list[str] = []
+
+    def run(command: Sequence[str], allocator: str) -> Row:
+        asked.append(allocator)
+        return {"step_ms": [1.0]} | ({"error": "boom"} if allocator == "expandable" else {})
+
+    monkeypatch.setattr(script, "run", run)
+    options = ["--allocators", "native,expandable,paged", "--rounds", "2", "--resume"]
+    options += ["--out", str(card.path)]
+    assert bench(*options, "--", "python", "train.py", "--resume") == 0
+    assert asked == ["native", "expandable", "paged", "paged", "native"]
+    assert card.rows()[0]["command"] == ["python", "train.py", "--resume"]
+    bench(*options, "--", "python", "train.py", "--resume")
+    assert len(asked) == 5  # done; also what failed
+
+
+# As it is used.
+
+
+def test_the_main_workloads_exist_and_say_what_is_unordered() -> None:
+    assert set(MAIN_WORKLOADS) < set(WORKLOADS)
+    assert set(plan.SMOKE_WORKLOADS) < set(WORKLOADS)
+    assert all(WORKLOADS[name].unordered for name in MAIN_WORKLOADS)
+
+
+def test_the_benchmarks_are_installed_in_the_package(root: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "setup.py", "--quiet", "build_py"]
+    subprocess.run([*command, "-d", tmp_path], cwd=root, check=True, capture_output=True)
+    installed = tmp_path / "gpumem_alloc" / "benchmarks"
+    found = {str(path.relative_to(installed)) for path in installed.rglob("*") if path.is_file()}
+    sources = {
+        str(path.relative_to(root / "benchmarks"))
+        for suffix in ("*.py", "*.cpp", "*.h", "*.html")
+        for path in (root / "benchmarks").rglob(suffix)
+        if "out" not in path.parts
+    }
+    assert sources <= found
+    assert "traces/gnn.pickle.gz" in found
+    assert not [name for name in found if name.startswith(("results/", "out/"))]
+    assert sum((installed / name).stat().st_size for name in found) < 2 << 20
+
+
+@pytest.mark.torch
+def test_the_whole_command_runs_on_a_card(machine: Machine, tmp_path: Path) -> None:
+    """Also where the current folder has a package of the same name."""
+    out = tmp_path / "results.json"
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "__init__.py").touch()
+    done = machine.run_fresh(
+        f"""
+        import os, sys
+        os.chdir({str(tmp_path)!r})
+        from gpumem_alloc.cli import main
+        main("bench --workloads buffers --allocators paged --passes peaks --out {out}".split())
+        """
+    )
+    assert "buffers" in done.stdout
+    (made,) = store.load(out).rows
+    assert made["door"] == machine.door
+    assert len(made["step_ms"]) == WORKLOADS["buffers"].steps
+    assert store.load(out).sessions[0]["command"].startswith("python -m gpumem_alloc")
+
+
+@pytest.mark.torch
+def test_a_script_gets_our_allocator(machine: Machine, tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import torch
+            weight = torch.nn.Parameter(torch.empty(1 << 20, device="cuda"))
+            optimizer = torch.optim.SGD([weight], lr=0.1)
+            for _ in range(4):
+                weight.grad = torch.empty_like(weight)
+                optimizer.step()
+            """
+        )
+    )
+    done = machine.run_fresh(
+        f"""
+        import json, sys
+        from benchmarks import script
+        print("ROW", json.dumps(script.run([sys.executable, {str(program)!r}], "paged")))
+        """
+    )
+    made = json.loads(done.stdout.partition("ROW ")[2])
+    assert "error" not in made, made
+    assert made["door"] == machine.door
+    assert len(made["step_ms"]) == 4
+    assert made["live_peak_bytes"] == 12 << 20  # the weight and two gradients
+
+
+def test_nothing_of_a_results_file_is_lost_by_reading_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    add(path, row(card={"timeline": [[0.5, 7]]}, step_ms=[1.25]))
+    assert store.dumps(store.load(path)) == path.read_text()
+    assert store.load(path) == Results(**{
+        name: json.loads(path.read_text())[name] for name in ("sessions", "rows")
+    })  # fmt: skip
