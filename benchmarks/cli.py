@@ -118,15 +118,16 @@ def compare(
     before: Annotated[Path, typer.Argument(metavar="A")],
     after: Annotated[Path, typer.Argument(metavar="B")],
     threshold: Annotated[
-        float, typer.Option(metavar="PERCENT", help="A larger change beyond noise is exit code 3.")
+        float, typer.Option(metavar="PERCENT", help="Worse by more, beyond noise: exit code 3.")
     ] = 2.0,
+    json: AsJson = False,
 ) -> None:
     """Say what changed from A to B beyond noise."""
     from . import compare as comparison
 
-    text, changed = comparison.compare(load_all([before]), load_all([after]), threshold)
-    print(text)
-    raise typer.Exit(CHANGED if changed else 0)
+    found = comparison.compare(load_all([before]), load_all([after]), threshold)
+    print(jsons.dumps(found.as_json()) if json else found.text())
+    raise typer.Exit(CHANGED if found.changed else 0)
 
 
 @app.command()

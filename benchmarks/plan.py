@@ -136,13 +136,13 @@ class Costs:
         """Take over what rows say of their workloads."""
         for row in rows:
             times = row.get("step_ms") or []
-            if row["kind"] in ("peaks", "times") and times and row.get("startup_s") is not None:
+            is_told = len(times) > 1 and row.get("startup_s") is not None
+            if is_told and row["kind"] in ("peaks", "times"):
                 self._first_s[row["workload"]] = row["startup_s"] + times[0] / 1e3
-                if len(times) > 1:
-                    self._step_s[row["workload"]] = sum(times[1:]) / 1e3 / (len(times) - 1)
+                self._step_s[row["workload"]] = sum(times[1:]) / 1e3 / (len(times) - 1)
 
     def note(self, task: Task, taken_s: float) -> None:
-        """Remember how long a task took, for others of its kind; call it before learn()."""
+        """Remember how long a task took, for others of its kind; call it after learn()."""
         expected_s, all_s = self._taken.get(task.kind, [0.0, 0.0])
         self._taken[task.kind] = [expected_s + self._model_s(task), all_s + taken_s]
 
@@ -153,9 +153,7 @@ class Costs:
         return min(max(ratio, 0.25), 4.0) * self._model_s(task)
 
     def _model_s(self, task: Task) -> float:
-        first_s, step_s = GUESSES.get(WORKLOADS[task.workload].family, GUESSES["model"])
-        first_s = self._first_s.get(task.workload, first_s)
-        step_s = self._step_s.get(task.workload, step_s)
+        first_s, step_s = self._parts_s(task.workload)
         steps = self.request.steps(task.workload) or WORKLOADS[task.workload].steps
         one_s = first_s + steps * step_s
         imports_s = 0.3 * self.imports_s if self.cores >= 8 else self.imports_s
@@ -171,6 +169,24 @@ class Costs:
         if task.kind == "no_margin":
             return 2 * imports_s + one_s + 5.0
         return imports_s + one_s
+
+    def _parts_s(self, workload: str) -> tuple[float, float]:
+        """Return the seconds of the first step and of each other one.
+
+        Guesses of workloads that have not run yet are corrected by those that have.
+        """
+        if workload in self._step_s:
+            return self._first_s[workload], self._step_s[workload]
+        known = list(self._step_s)
+        guessed_s = sum(map(sum, map(_guess, known)))
+        learned_s = sum(self._first_s[name] + self._step_s[name] for name in known)
+        ratio = min(max(learned_s / guessed_s, 0.25), 4.0) if known else 1.0
+        first_s, step_s = _guess(workload)
+        return ratio * first_s, ratio * step_s
+
+
+def _guess(workload: str) -> tuple[float, float]:
+    return GUESSES.get(WORKLOADS[workload].family, GUESSES["model"])
 
 
 def fitting(tasks: Iterable[Task], costs: Costs, seconds: float) -> tuple[list[Task], list[Task]]:

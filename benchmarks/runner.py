@@ -87,8 +87,8 @@ class Runner:
             carry_out[task.kind](task)
         except BallastError as error:
             self.show.say(f"{task}: left out, {error}")
-        self.costs.note(task, time.monotonic() - began)
         self.costs.learn(self.store.mine()[-1:])
+        self.costs.note(task, time.monotonic() - began)
 
     def keep(self, task: Task, rows: Sequence[Row], **more: object) -> None:
         """Save rows and show them; a run that was ended since the time was over is left out."""
@@ -124,13 +124,8 @@ class Runner:
     def losses(self, task: Task) -> None:
         """Run with deterministic kernels, native twice; at once where the card holds them."""
         peaks = self._peaks(task.workload)
-        names = [name for name in task.allocators if name in peaks or not peaks]
-        steps = self.request.loss_steps(task.workload)
-        jobs = [
-            Job(task.workload, name, steps=steps, deterministic=True, card=False) for name in names
-        ]
-        if len(jobs) < 3:
-            return
+        names = self._loss_names(task)
+        jobs = [self._losses_job(task, name) for name in names]
         needs = [need_bytes(peaks[name]) for name in names] if peaks else []
         rows: list[Row] = []
         while jobs:
@@ -271,13 +266,12 @@ class Runner:
         """Say whether the file has the rows of a task."""
         rows = self._rows(task)
         if task.kind == "times":
-            found = self._groups(task)
-            return bool(found) and all(self._has_group(task, group) for group in found)
+            return all(self._has_group(task, group) for group in self._groups(task))
         if task.kind == "losses":
+            wanted = sorted(self._loss_names(task))
             sessions = {row["session"] for row in rows}
-            return any(
-                sorted(row["allocator"] for row in rows if row["session"] == session)
-                == sorted(task.allocators)
+            return not wanted or any(
+                sorted(row["allocator"] for row in rows if row["session"] == session) == wanted
                 for session in sessions
             )
         if task.kind == "capacity":
@@ -287,7 +281,11 @@ class Runner:
     def _rows(self, task: Task) -> list[Row]:
         wanted = (task.kind, task.workload)
         rows = self.store.results.rows
-        return [row for row in rows if (row["kind"], row.get("workload")) == wanted]
+        found = [row for row in rows if (row["kind"], row.get("workload")) == wanted]
+        if task.kind not in ("peaks", "times"):
+            return found
+        steps = self.request.steps(task.workload)  # a smoke run does not stand for a whole one
+        return [row for row in found if row.get("steps") == steps]
 
     def _has_group(self, task: Task, group: Group) -> bool:
         """Say whether these were timed together in this round."""
@@ -307,7 +305,17 @@ class Runner:
         }
 
     def _groups(self, task: Task) -> list[Group]:
+        """Return who is timed with whom; without rows of peaks, everyone in turn."""
+        tried = [row for row in self.store.results.rows if row["kind"] == "peaks"]
+        if not any(row["workload"] == task.workload for row in tried):
+            return [Group(task.allocators, in_lockstep=False)]
         return groups(task.allocators, self._peaks(task.workload), self.room())
+
+    def _loss_names(self, task: Task) -> list[str]:
+        """Return those whose losses are compared; nobody if ours or native fails."""
+        peaks = self._peaks(task.workload)
+        names = [name for name in task.allocators if name in peaks or not peaks]
+        return names if len(names) > 2 and "native" in names else []
 
     def _peaks_job(self, task: Task) -> Job:
         steps = self.request.steps(task.workload)
@@ -316,6 +324,10 @@ class Runner:
     def _times_job(self, task: Task, allocator: str) -> Job:
         steps = self.request.steps(task.workload)
         return Job(task.workload, allocator, steps=steps, turns=True, card=False)
+
+    def _losses_job(self, task: Task, allocator: str) -> Job:
+        steps = self.request.loss_steps(task.workload)
+        return Job(task.workload, allocator, steps=steps, deterministic=True, card=False)
 
     def _next_jobs(self) -> list[Job]:
         """Return the jobs of the next task that fits, as far as they are known."""
@@ -330,10 +342,6 @@ class Runner:
             jobs = [self._times_job(task, name) for name in first.members]
             return jobs if first.in_lockstep else []
         if task.kind == "losses":
-            steps = self.request.loss_steps(task.workload)
-            jobs = [
-                Job(task.workload, name, steps=steps, deterministic=True, card=False)
-                for name in task.allocators
-            ]
-            return jobs[: self.cores // 2]
+            names = self._loss_names(task)[: self.cores // 2]
+            return [self._losses_job(task, name) for name in names]
         return []

@@ -248,6 +248,7 @@ class World:
         self.processes: list[FakeProcess] = []
         self.fail: dict[str, str] = {}
         self.before_start: Callable[[Job], None] = lambda job: None
+        self.card_bytes = 2 * GIB
         self.losses = {"paged": ["0x1p+0"]}
         self.path = path
         monkeypatch.setattr(runner, "start", self.start)
@@ -260,7 +261,7 @@ class World:
             "startup_s": 0.1, "run_s": 1.0, "step_ms": [5.0, 1.0, 1.0, 1.0],
             "losses": self.losses.get(job.allocator, ["0x1p+0"]),
             "live_peak_bytes": GIB, "reserved_peak_bytes": GIB,
-            "card": {"peak_bytes": 2 * GIB, "start_bytes": 0} if job.card else None,
+            "card": {"peak_bytes": self.card_bytes, "start_bytes": 0} if job.card else None,
         }  # fmt: skip
         if job.allocator in self.fail:
             outcome = {"error": self.fail[job.allocator], "out_of_memory": False}
@@ -400,6 +401,7 @@ def card(monkeypatch: pytest.MonkeyPatch, world: World) -> World:
     """A machine with a card, for the whole command."""
     monkeypatch.setattr(measure, "environment", lambda: dict(MACHINE))
     monkeypatch.setattr(rooms, "ask", lambda: room(80))
+    monkeypatch.setenv("GPUMEM_ALLOC_DOOR", "stock")  # no build
     return world
 
 
@@ -422,6 +424,21 @@ def test_the_command_measures_shows_and_says_where(
     assert "is there already" in capsys.readouterr().err
     assert bench("show", str(card.path), str(card.path)) == 0
     assert "paged" in capsys.readouterr().out
+
+
+def test_a_change_past_the_threshold_is_exit_code_3(
+    card: World, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    before, after = tmp_path / "a.json", tmp_path / "b.json"
+    for path in (before, after):
+        assert bench(*RUN, "--passes", "peaks", "--out", str(path)) == 0
+        card.card_bytes *= 2
+    assert bench("compare", str(before), str(before)) == 0
+    assert bench("compare", str(before), str(after)) == cli.CHANGED
+    assert bench("compare", str(before), str(after), "--threshold", "1000") == 0
+    capsys.readouterr()
+    assert bench("compare", str(before), str(after), "--json") == cli.CHANGED
+    assert json.loads(capsys.readouterr().out)["changed"] is True
 
 
 @pytest.mark.parametrize("way", ["losses", "error"])
