@@ -83,6 +83,7 @@ class Driver:
     second_half_calls: float | None
     second_half_ms: float | None
     synchronisations: float | None
+    each: tuple[dict[str, Any], ...]  # every run's own
 
 
 @dataclass(frozen=True)
@@ -148,11 +149,9 @@ def _entries(setting: Setting) -> list[Entry]:
 
 
 def _entry(setting: Setting, rows: list[Row], name: str) -> Entry | None:
-    plain = [row for row in rows if row["kind"] != "losses" and not row.get("deterministic")]
+    plain = _plain(rows)
     alone = _chosen(setting, [row for row in plain if row.get("group") is None])
-    timed = _chosen(setting, [row for row in plain if row["kind"] in ("times", "script")])
-    if not any("step_ms" in row for row in _of(timed, name)):
-        timed = _chosen(setting, [row for row in plain if row["kind"] == "peaks"])
+    timed = _timed(setting, plain, name)
     every = _chosen(setting, rows)
     mine = _of(every, name)
     if not mine:
@@ -171,6 +170,32 @@ def _entry(setting: Setting, rows: list[Row], name: str) -> Entry | None:
         losses=losses.compare(every, name),
         errors=tuple(str(row["error"]) for row in mine if "error" in row),
     )
+
+
+def timed_rows(summary: Summary, entry: Entry) -> list[Row]:
+    """Return the rows that an entry's times come from."""
+    rows = [row for row in summary.setting.rows if row["workload"] == entry.workload]
+    timed = _timed(summary.setting, _plain(rows), entry.allocator)
+    return _alike(_of(timed, entry.allocator))
+
+
+def _plain(rows: Iterable[Row]) -> list[Row]:
+    kinds = ("peaks", "times", "script")
+    return [row for row in rows if row["kind"] in kinds and not row.get("deterministic")]
+
+
+def _timed(setting: Setting, plain: list[Row], name: str) -> list[Row]:
+    """Return the rows of a workload that times come from; the peaks pass only without others."""
+    timed = _chosen(setting, [row for row in plain if row["kind"] in ("times", "script")])
+    if any(row.get("step_ms") for row in _of(timed, name)):
+        return timed
+    return _chosen(setting, [row for row in plain if row["kind"] == "peaks"])
+
+
+def _alike(mine: list[Row]) -> list[Row]:
+    """Keep the good ones, and of these those in lockstep if there are any: they count more."""
+    good = [row for row in _good(mine) if row.get("step_ms")]
+    return [row for row in good if row.get("group") is not None] or good
 
 
 def _chosen(setting: Setting, rows: list[Row]) -> list[Row]:
@@ -235,11 +260,9 @@ def _base(row: Row, natives: list[Row]) -> int | None:
 
 def _times(rows: list[Row], name: str) -> Times | None:
     """Return the times of one allocator among the timed rows of its workload."""
-    mine = [row for row in _good(_of(rows, name)) if row.get("step_ms")]
+    mine = _alike(_of(rows, name))
     if not mine:
         return None
-    together = [row for row in mine if row.get("group") is not None]
-    mine = together or mine  # what ran in lockstep counts more than what did not
     fastest: list[str] = []
     to_fastest, to_native = [], []
     for row in mine:
@@ -251,7 +274,13 @@ def _times(rows: list[Row], name: str) -> Times | None:
         to_native += [
             step_ratios(row["step_ms"], each["step_ms"]) for each in _of(natives, NATIVE)[:1]
         ]
-    way = LOCKSTEP if together else PEAKS_PASS if mine[0]["kind"] == "peaks" else ROUNDS
+    way = (
+        LOCKSTEP
+        if mine[0].get("group") is not None
+        else PEAKS_PASS
+        if mine[0]["kind"] == "peaks"
+        else ROUNDS
+    )
     run_s = [row["run_s"] for row in mine if row.get("run_s") is not None]
     return Times(
         rounds=len(mine),
@@ -293,6 +322,7 @@ def _driver(rows: list[Row]) -> Driver | None:
         second_half_calls=median(lambda each: each.get("second_half_calls")),
         second_half_ms=median(lambda each: each.get("second_half_ms")),
         synchronisations=median(lambda each: each.get("synchronisations")),
+        each=tuple(counted),
     )
 
 
