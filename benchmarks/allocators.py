@@ -17,8 +17,6 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpumem_alloc import _C
-
 DOORS = ("auto", "stock", "bridge")
 SPLIT_MB = (32, 64, 128, 512)  # max_split_size_mb, PyTorch's and ours
 RMM_WHEELS = ("rmm-cu13", "librmm-cu13", "rapids-logger")
@@ -123,7 +121,6 @@ _TABLE = (
 
 ALLOCATORS = {each.name: each for each in _TABLE}
 NATIVES = tuple(each.name for each in _TABLE if each.family == "pytorch")
-PYTORCHS = NATIVES
 
 
 def find(name: str) -> Allocator:
@@ -153,6 +150,8 @@ def _written_out(base: Allocator, name: str, options: str, door: str) -> Allocat
             *(each.replace("=", ":", 1) for each in options.split(";") if each),
         ]
     )
+    from gpumem_alloc import _C  # here, so that a process that measures PyTorch's is free of us
+
     try:
         _C.parse_options(settings)
     except _C.StatusError as error:

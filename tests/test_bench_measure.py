@@ -75,6 +75,16 @@ def test_names_that_mean_nothing_are_refused(name: str, told: str) -> None:
         find(name)
 
 
+def test_a_worker_of_pytorchs_is_free_of_us(root: Path) -> None:
+    code = (
+        "import sys, benchmarks.worker as w; w.find('native'); print('gpumem_alloc' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
+
+
 def test_garbage_collection_needs_a_limit_and_gets_the_whole_card() -> None:
     asked: list[float] = []
     torch = SimpleNamespace(cuda=SimpleNamespace(set_per_process_memory_fraction=asked.append))
