@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from . import measure, outputs
-from .measure import Options, UsageError
+from .asked import Options, UsageError
 from .plan import MAIN_ALLOCATORS, PASSES
 from .store import ResultsError, load_all
 

@@ -10,12 +10,21 @@ import time
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.text import Text
 
 from .plan import minutes
 from .store import Row
 
 MIB = 1 << 20
+
+
+class _Left(ProgressColumn):
+    """Counts down to the time at which everything should be done."""
+
+    def render(self, task: Task) -> Text:
+        left_s = task.fields["end"] - time.monotonic()
+        return Text(f"about {minutes(max(0.0, left_s))} left")
 
 
 class Show:
@@ -26,14 +35,14 @@ class Show:
         self.begin = time.monotonic()
         self._bar = Progress(
             SpinnerColumn(),
-            TextColumn("{task.fields[left]}"),
+            _Left(),
             BarColumn(24),
             TextColumn("{task.description}"),
             console=self.console,
             transient=True,
             disable=not self.console.is_terminal,
         )
-        self._task = self._bar.add_task("", total=1.0, left="")
+        self._task = self._bar.add_task("", total=1.0, end=self.begin)
 
     def __enter__(self) -> Show:
         self._bar.start()
@@ -49,11 +58,11 @@ class Show:
     def part(self, what: str, index: int, count: int, left_s: float) -> None:
         """Say which part of the plan begins, and how long all the rest takes."""
         taken_s = time.monotonic() - self.begin
-        left = f"about {minutes(left_s)} left"
         done = taken_s / max(taken_s + left_s, 1e-9)
-        self._bar.update(self._task, description=what, completed=done, left=left)
+        end = time.monotonic() + left_s
+        self._bar.update(self._task, description=what, completed=done, end=end)
         if not self.console.is_terminal:
-            self.say(f"[{index + 1}/{count}, {left}] {what}")
+            self.say(f"[{index + 1}/{count}, about {minutes(left_s)} left] {what}")
 
     def detail(self, what: str) -> None:
         """Say how far the part is; only on a terminal."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from . import capacity, no_margin, plan
+from .ahead import Ahead
 from .ballast import Ballast, BallastError
 from .job import Job
 from .lockstep import Group, groups, need_bytes, take_turns
 from .plan import Costs, Request, Task
-from .process import Process, start
+from .process import start
 from .progress import Show
 from .room import Room
 from .store import Row, Store, key, next_group
@@ -21,7 +22,6 @@ from .store import Row, Store, key, next_group
 RUN_SECONDS = 300.0  # a single run that takes longer is ended and noted
 IMPORT_SECONDS = 180.0
 LEAST_SECONDS = 20.0  # a run gets that much, even if the time is over meanwhile
-CORES_FOR_AHEAD = 8
 TOO_LATE = "the time was over"
 
 
@@ -41,8 +41,7 @@ class Runner:
         self.costs.learn(store.results.rows)
         self.begin = time.monotonic()
         self.left_out: list[Task] = []
-        self._ahead: dict[Job, list[Process]] = {}  # they import while something else measures
-        self._alive: list[Process] = []
+        self.ahead = Ahead(self.cores, start)
         self._soon: list[Task] = []
 
     def left_s(self) -> float:
@@ -69,7 +68,7 @@ class Runner:
                 self.show.part(str(task), index, len(tasks), left_s)
                 self.do(task)
         finally:
-            self.end_all()
+            self.ahead.end_all()
         for line in {str(task): None for task in self.left_out}:
             self.show.say(f"left out, {TOO_LATE}: {line}")
 
@@ -174,7 +173,7 @@ class Runner:
         return nullcontext() if task.limit_gb is None else Ballast()
 
     def _workers(self) -> capacity.Workers:
-        return capacity.Workers(self.cores >= CORES_FOR_AHEAD, self._start)
+        return capacity.Workers(self.ahead.is_on, self.ahead.start)
 
     def _is_searched(self, task: Task, allocator: str) -> bool:
         return any(
@@ -186,79 +185,27 @@ class Runner:
 
     # Processes.
 
-    def measure(self, job: Job, seconds: float | None = None) -> Row:
+    def measure(self, job: Job) -> Row:
         """Run one job alone, while the next one's imports go on."""
-        with self._process(job) as process:
-            limit_s = self.limit_s() if seconds is None else seconds
-            if process.wait_ready(IMPORT_SECONDS):
-                process.go()
-            self.prepare(self._next_jobs())
-            return process.finish(limit_s)
+        return self._at_once([job])[0]
 
     def limit_s(self) -> float:
         """Return the seconds that a run may take."""
         return min(RUN_SECONDS, max(LEAST_SECONDS, self.left_s() + LEAST_SECONDS))
 
-    def prepare(self, jobs: Sequence[Job]) -> None:
-        """Start these jobs' processes, which wait for us once they have imported; end others."""
-        wanted = list(jobs) if self.cores >= CORES_FOR_AHEAD else []
-        for job in list(self._ahead):
-            for process in self._ahead.pop(job) if job not in wanted else []:
-                self._end(process)
-        for job in wanted:
-            waiting = self._ahead.setdefault(job, [])
-            if len(waiting) < wanted.count(job):
-                waiting.append(self._start(job))
-
-    def end_all(self) -> None:
-        """End every process that this runner started."""
-        self._ahead.clear()
-        for process in list(self._alive):
-            self._end(process)
-
     def _lockstep(self, jobs: list[Job]) -> list[Row]:
-        processes = [self._take(job) for job in jobs]
-        self.prepare(self._next_jobs())
-        try:
+        with self.ahead.taken(jobs) as processes:
+            self.ahead.prepare(self._next_jobs())
             seconds = self.limit_s() + IMPORT_SECONDS
             return take_turns(processes, seconds, lambda step: self.show.detail(f"step {step}"))
-        finally:
-            for process in processes:
-                self._end(process)
 
     def _at_once(self, jobs: list[Job]) -> list[Row]:
-        processes = [self._take(job) for job in jobs]
-        try:
+        with self.ahead.taken(jobs) as processes:
             for process in processes:
                 if process.wait_ready(IMPORT_SECONDS):
                     process.go()
-            self.prepare(self._next_jobs())
+            self.ahead.prepare(self._next_jobs())
             return [process.finish(self.limit_s()) for process in processes]
-        finally:
-            for process in processes:
-                self._end(process)
-
-    @contextmanager
-    def _process(self, job: Job) -> Iterator[Process]:
-        process = self._take(job)
-        try:
-            yield process
-        finally:
-            self._end(process)
-
-    def _start(self, job: Job) -> Process:
-        process = start(job)
-        self._alive.append(process)
-        return process
-
-    def _take(self, job: Job) -> Process:
-        waiting = self._ahead.get(job)
-        return waiting.pop() if waiting else self._start(job)
-
-    def _end(self, process: Process) -> None:
-        process.kill()
-        if process in self._alive:
-            self._alive.remove(process)
 
     # What there is already, and what comes next.
 

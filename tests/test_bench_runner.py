@@ -463,7 +463,7 @@ def test_ctrl_c_is_exit_code_130_and_says_how_to_go_on(
 
     card.before_start = press
     assert bench(*RUN, "--passes", "peaks", "--out", str(card.path)) == measure.INTERRUPTED
-    assert f"1 rows are kept; go on with --resume --out {card.path}" in capsys.readouterr().err
+    assert f"rows kept: 1; go on with --resume --out {card.path}" in capsys.readouterr().err
     card.before_start = lambda job: None
     again = ("--passes", "peaks", "--resume", "--out", str(card.path))
     assert bench(*RUN, *again) == 0
