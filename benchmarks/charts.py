@@ -112,6 +112,7 @@ def step_intervals(summary: Summary) -> Any | None:
         f"{entry.workload} ({entry.times.rounds})" for entry, _ in reversed(found) if entry.times
     ]
     panel.set_yticks(range(len(found)), names, fontsize=8)
+    panel.set_ylim(-0.6, len(found) - 0.4)
     panel.set_xlabel("step time / fastest of PyTorch's; left of 1 ours is faster")
     return made
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import charts
-from .picture import Bar, figure, held_panel, save_png
+from . import charts, scale_curves
+from .picture import Bar, figure, held_panel, need, save_png
 from .readme_table import COLUMNS, shown
+from .store import Row
 from .summary import Summary
 
 MOST_PANELS = 5
@@ -25,6 +26,7 @@ class Picture:
     """One PNG: what it shows, and how it is drawn."""
 
     name: str
+    says: str
     data: Any
     draw: Callable[[], Any]
 
@@ -41,14 +43,15 @@ def pictures(summary: Summary) -> list[Picture]:
 
 
 def write(summary: Summary, folder: Path) -> list[Path]:
-    """Write every picture whose file does not show it already. Raises NotInstalled."""
-    written = []
-    for picture in pictures(summary):
-        path = folder / f"{picture.name}.png"
-        if not is_current(path, picture):
-            save_png(picture.draw(), path, picture.digest)
-        written.append(path)
-    return written
+    """Write every picture whose file does not show it already. Raises NotInstalledError."""
+    return [_write(picture, folder) for picture in pictures(summary)]
+
+
+def _write(picture: Picture, folder: Path) -> Path:
+    path = folder / f"{picture.name}.png"
+    if not is_current(path, picture):
+        save_png(picture.draw(), path, picture.digest)
+    return path
 
 
 def is_current(path: Path, picture: Picture) -> bool:
@@ -76,7 +79,10 @@ def _card_memory(summary: Summary) -> Picture:
         return made
 
     return Picture(
-        "card-memory", {name: [vars(bar) for bar in bars] for name, bars in panels.items()}, draw
+        "card-memory",
+        "The card's memory at its peak, by workload and allocator",
+        {name: [vars(bar) for bar in bars] for name, bars in panels.items()},
+        draw,
     )
 
 
@@ -86,7 +92,8 @@ def _over_time(summary: Summary) -> Picture:
     )
     lines = charts.timelines(summary, workload) if workload else {}
     return Picture(
-        "over-time", [workload, lines] if lines else [],
+        "over-time", f"Memory on the card over time, {workload}",
+        [workload, lines] if lines else [],
         lambda: charts.over_time(summary, str(workload)),
     )  # fmt: skip
 
@@ -96,4 +103,21 @@ def _step_times(summary: Summary) -> Picture:
         [entry.workload, round(ratio.low, 6), round(ratio.median, 6), round(ratio.high, 6)]
         for entry, ratio in charts.our_ratios(summary)
     ]
-    return Picture("step-times", data, lambda: charts.step_intervals(summary))
+    says = "Step time of ours against the fastest of PyTorch's, with its 95 % interval"
+    return Picture("step-times", says, data, lambda: charts.step_intervals(summary))
+
+
+def scale_picture(rows: list[Row]) -> Picture:
+    """Return the picture of cost against number, from rows of scale.py."""
+    kept = [[row["allocator"], row.get("curves")] for row in rows]
+
+    def draw() -> Any:
+        need("matplotlib").use("Agg")
+        return scale_curves.make_figure(need("matplotlib.pyplot"), rows)
+
+    return Picture("scale", "Cost against number", kept, draw)
+
+
+def write_scale(rows: list[Row], folder: Path) -> Path:
+    """Write the picture of cost against number. Raises NotInstalledError."""
+    return _write(scale_picture(rows), folder)

@@ -2,7 +2,7 @@
 
 python -m benchmarks.table            print the README's sections
 python -m benchmarks.table --write    put them between the README's markers, write the docs' page
-                                      and draw docs/pictures/
+                                      and draw those of docs/pictures/ that are not current
 
 Only in a checkout: an installed package has no README.
 """
@@ -17,7 +17,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import capacity_table, claims, full_table, host_cost, readme_table
+from . import (
+    capacity_table,
+    claims,
+    full_table,
+    host_cost,
+    readme_pictures,
+    readme_table,
+    scale_curves,
+)
 from .store import ResultsError, load_all
 from .summary import Summary, summarise
 
@@ -26,6 +34,7 @@ README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "benchmarks.md"
 RESULTS = ROOT / "benchmarks" / "results"
 HOST_COST = RESULTS / "host_cost"
+SCALE = RESULTS / "scale"
 PICTURES = ROOT / "docs" / "pictures"
 
 
@@ -67,38 +76,74 @@ def results_section() -> str:
 def capacity_section() -> str:
     """Return what fits under each limit."""
     found = summaries()
-    return capacity_table.render(found[0], source(found[0])) if found else ""
+    text = capacity_table.render(found[0], source(found[0])) if found else ""
+    return f"### What fits\n\n{text}" if text else ""
 
 
 def claims_section() -> str:
     """Return what the source documents claim, and what was measured."""
     found = summaries()
-    return claims.render(found[0], source(found[0])) if found else ""
+    text = claims.render(found[0], source(found[0])) if found else ""
+    return f"### What the source documents claim\n\n{text}" if text else ""
 
 
 def host_cost_section() -> str:
-    """Return the newest table of host costs."""
-    path = max(HOST_COST.glob("*.json"), default=None)
-    return "" if path is None else _host_cost(json.loads(path.read_text()), path.name)
+    """Return the newest tables of host costs."""
+    found = newest(HOST_COST)
+    if found is None:
+        return ""
+    content, path = found
+    rows = content["rows"]
+    latencies = host_cost.render_latencies(rows)
+    count = 1 + max(row["round"] for row in rows)
+    tables = "\n\n".join([host_cost.render(rows), *([latencies] if latencies else [])])
+    return f"{tables}\n\nMedians; rounds: {count}. {_of_file(content, path)}\n"
 
 
-def _host_cost(results: dict[str, Any], name: str) -> str:
-    machine = results["machine"]
-    count = 1 + max(row["round"] for row in results["rows"])
+def scale_section() -> str:
+    """Return the newest table of cost against number."""
+    found = newest(SCALE)
+    if found is None:
+        return ""
+    content, path = found
+    picture = "![Cost against number](docs/pictures/scale.png)"
+    rows = content["rows"]
+    count = 1 + max(row["round"] for row in rows)
     return (
-        f"{host_cost.render(results['rows'])}\n\n"
-        f"Medians; rounds: {count}. {machine['gpu']}, driver {machine['driver']}, torch "
-        f"{machine['torch']}, gpumem_alloc {machine['gpumem_alloc']} ({machine['git_id']}), "
-        f"{results['date'].split()[0]}: `benchmarks/results/host_cost/{name}`.\n"
+        f"### How costs grow\n\n{picture}\n\n{scale_curves.render(rows)}\n\n"
+        f"Rounds: {count}. {_of_file(content, path)}\n"
     )
+
+
+def newest(folder: Path) -> tuple[dict[str, Any], Path] | None:
+    """Return the content of a folder's newest file, by its name, which begins with a date."""
+    path = max(folder.glob("*.json"), default=None)
+    return None if path is None else (json.loads(path.read_text()), path)
+
+
+def _of_file(content: dict[str, Any], path: Path) -> str:
+    machine = content["machine"]
+    return (
+        f"{machine['gpu']}, driver {machine['driver']}, torch {machine['torch']}, "
+        f"gpumem_alloc {machine['gpumem_alloc']} ({machine['git_id']}), "
+        f"{content['date'].split()[0]}: `{path.relative_to(ROOT)}`."
+    )
+
+
+def pictures_section() -> str:
+    """Return the links to the pictures of the newest setting."""
+    made = [each for summary in summaries()[:1] for each in readme_pictures.pictures(summary)]
+    return "".join(f"![{each.says}](docs/pictures/{each.name}.png)\n\n" for each in made)
 
 
 # What stands between which markers of the README.
 SECTIONS: dict[str, Callable[[], str]] = {
     "results": results_section,
-    "capacity": capacity_section,
+    "pictures": pictures_section,
     "host-cost": host_cost_section,
+    "capacity": capacity_section,
     "claims": claims_section,
+    "scale": scale_section,
 }
 
 
@@ -138,6 +183,10 @@ def write() -> None:
         readme = with_section(readme, name, make())
     README.write_text(readme)
     PAGE.write_text(page())
+    for summary in summaries()[:1]:
+        readme_pictures.write(summary, PICTURES)
+    if (found := newest(SCALE)) is not None:
+        readme_pictures.write_scale(found[0]["rows"], PICTURES)
 
 
 def main() -> None:

@@ -11,7 +11,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import capacity_table, charts, picture, readme_pictures, readme_table, report
+from benchmarks import (
+    capacity_table,
+    charts,
+    claims,
+    picture,
+    readme_pictures,
+    readme_table,
+    report,
+)
 from benchmarks.cells import markdown, plain
 from benchmarks.store import Results, Row
 from benchmarks.summary import Summary, summarise
@@ -223,6 +231,25 @@ def test_capacity_is_told_with_what_ours_gains(summary: Summary) -> None:
     rows += [study("cudaMallocAsync", 5, error="boom")]
     lost = capacity_table.render(summarise(results(*rows))[0], "")
     assert "| **≥ 100** | none fits | failed | 99 | -1.0 % ✗ | – |" in lost
+
+
+def test_claims_are_held_against_what_was_measured() -> None:
+    rows = [row("native", workload="text_varlen", card=card(2100))]
+    rows += [row("native-split64", workload="text_varlen_emptied", run_s=0.05)]
+    rows += [row("native", workload="text_varlen_emptied", card=card(1600))]
+    rows += [row("paged", workload="text_varlen", card=card(1012))]
+    rows += [row("native", workload="segmentation_3d", card=card(2000))]
+    faster = [ms / 1.25 for ms in STEADY]
+    rows += [row("paged", faster, workload="segmentation_3d", card=card(1200))]
+    text = claims.render(summarise(results(*rows))[0], "SOURCE")
+    first, second = (line for line in text.splitlines() if line.startswith(("| var", "| 3D")))
+    assert "| 90.0 % used, " in first  # 900 live of what is held: 2100 - base, which is 1100
+    assert first.endswith("nothing emptied |")
+    assert second.endswith(
+        "| 2,000 MiB on the card for 900 in use | -40 % memory, +25.0 % throughput |"
+    )
+    assert "BERT" not in text  # not measured
+    assert claims.render(summarise(results(row("native")))[0], "") == ""
 
 
 def test_cells_cannot_break_a_table() -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks import host_cost, table, verdicts
+from benchmarks import host_cost, readme_pictures, table, verdicts
 from benchmarks.store import load
 from benchmarks.summary import Summary
 
@@ -24,6 +24,20 @@ def test_the_readmes_sections_are_those_of_the_results_files(name: str) -> None:
 
 def test_the_page_of_all_allocators_is_that_of_the_results_files() -> None:
     assert table.PAGE.read_text() == table.page(), "run: python -m benchmarks.table --write"
+
+
+def test_the_pictures_show_what_the_results_files_say(summaries: list[Summary]) -> None:
+    wanted = [each for summary in summaries[:1] for each in readme_pictures.pictures(summary)]
+    if (found := table.newest(table.SCALE)) is not None:
+        wanted.append(readme_pictures.scale_picture(found[0]["rows"]))
+    stale = [
+        picture.name
+        for picture in wanted
+        if not readme_pictures.is_current(table.PICTURES / f"{picture.name}.png", picture)
+    ]
+    assert stale == [], "run: python -m benchmarks.table --write"
+    kept = {path.stem for path in table.PICTURES.glob("*.png")}
+    assert kept == {picture.name for picture in wanted}, "a picture that nothing makes any more"
 
 
 def test_every_losing_row_of_ours_has_a_sentence_and_no_other(summaries: list[Summary]) -> None:
