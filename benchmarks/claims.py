@@ -49,8 +49,8 @@ def render(summary: Summary, source: str) -> str:
         return ""
     table = markdown(["the documents say", "PyTorch on this card", "ours"], lines)
     return (
-        f"{table}\nUsed: live / (card - base). Times and speeds: whole runs without the first step, "
-        "one run after the other. The documents name no programs; ours stand in for them.\n\n"
+        f"{table}\nUsed: live / (card - base). Times: whole runs without the first step, one run "
+        "after the other. The documents name no programs; ours stand in for them.\n\n"
         f"{source}\n"
     )
 
