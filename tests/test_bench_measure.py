@@ -429,6 +429,27 @@ def test_a_card_that_cannot_be_asked_is_none() -> None:
     assert card.seen is None
 
 
+@pytest.mark.torch
+def test_polling_lasts_from_its_begin_to_its_end(machine: Machine, root: Path) -> None:
+    done = machine.run(
+        f"""
+        import json, sys, time
+        sys.path.insert(0, {str(root)!r})
+        from benchmarks.card_memory import CardMemory
+        with CardMemory(0) as card:
+            card.wait_ready()
+            time.sleep(0.3)
+            begin = time.perf_counter()
+            card.begin()
+            time.sleep(0.2)
+        print(json.dumps([card.seen.timeline, 1e3 * (time.perf_counter() - begin)]))
+        """
+    )
+    timeline, longest_ms = json.loads(done.stdout)
+    assert timeline[0][0] < 10.0  # the first bucket
+    assert 190.0 <= timeline[-1][0] <= longest_ms
+
+
 def test_nvml_is_asked_for_the_card_that_cuda_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = SimpleNamespace(
         nvmlDeviceGetHandleByIndex=lambda index: index, nvmlDeviceGetHandleByUUID=lambda name: name
