@@ -98,8 +98,8 @@ def finish(options: Options, store: Store, show: Show) -> int:
         outputs.write_html(store.results, options.html)
         show.say(f"report: {options.html}")
     if options.pictures is not None:
-        outputs.write_pictures(store.results, options.pictures)
-        show.say(f"pictures: {options.pictures}")
+        for path in outputs.write_pictures(store.results, options.pictures):
+            show.say(f"picture: {path}")
     show.say(f"results: {store.path}")
     wrong = outputs.failures(store.results)
     for line in wrong:

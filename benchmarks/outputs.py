@@ -62,9 +62,9 @@ def write_html(results: Results, path: Path) -> None:
     report.write(results, path)
 
 
-def write_pictures(results: Results, folder: Path) -> None:
-    """Write PNGs."""
-    picture.write_all(results, folder)
+def write_pictures(results: Results, folder: Path) -> list[Path]:
+    """Write PNGs of what there is to draw."""
+    return picture.write_all(results, folder)
 
 
 def _table(summary: Summary) -> Table:

@@ -21,6 +21,8 @@ from .store import Row, Store, key, next_group
 
 RUN_SECONDS = 300.0  # a single run that takes longer is ended and noted
 IMPORT_SECONDS = 180.0
+SETTLE_LOOKS = 20
+SETTLE_SECONDS = 0.05
 LEAST_SECONDS = 20.0  # a run gets that much, even if the time is over meanwhile
 TOO_LATE = "the time was over"
 
@@ -31,10 +33,11 @@ class Runner:
     def __init__(
         self, request: Request, store: Store, room: Callable[[], Room], show: Show
     ) -> None:
-        """`room` is asked right before processes share the card."""
+        """`room` is asked now, and right before processes share the card."""
         self.request = request
         self.store = store
         self.room = room
+        self.empty = room()  # nothing of ours is on the card yet
         self.show = show
         self.cores = len(os.sched_getaffinity(0))
         self.costs = Costs(request, self.cores)
@@ -109,7 +112,7 @@ class Runner:
 
     def times(self, task: Task) -> None:
         """Run in lockstep what fits on the card together, the rest in turn."""
-        for group in self._groups(task):
+        for group in self._groups(task, self.settled_room()):
             if self._has_group(task, group):
                 continue
             if group.in_lockstep:
@@ -129,13 +132,15 @@ class Runner:
         rows: list[Row] = []
         while jobs:
             count = 1
-            while (
-                count < min(len(jobs), max(1, self.cores // 2))
-                and needs
-                and (self.room().holds(needs[: count + 1]))
-            ):
+            most = min(len(jobs), max(1, self.cores // 2)) if needs else 1
+            room = self.settled_room()
+            while count < most and room.holds(needs[: count + 1]):
                 count += 1
-            rows += self._at_once(jobs[:count])
+            made = self._at_once(jobs[:count])
+            if count > 1:  # such kernels may need more than the pass for peaks has seen
+                for at, row in enumerate(made):
+                    made[at] = self.measure(jobs[at]) if row.get("out_of_memory") else row
+            rows += made
             jobs, needs = jobs[count:], needs[count:]
         numbers = [names[:at].count(name) for at, name in enumerate(names)]
         self.keep(task, [row | {"round": at} for row, at in zip(rows, numbers, strict=True)])
@@ -144,7 +149,7 @@ class Runner:
         """Find the largest size that runs within a limit, for one allocator after the other."""
         rows = self.store.results.rows
         names = [name for name in task.allocators if not self._is_searched(task, name)]
-        study = capacity.study(task.workload, names, task.limit_gb, self.room().total_bytes, rows)
+        study = capacity.study(task.workload, names, task.limit_gb, self.empty.total_bytes, rows)
         with self._ballast(task) as room, self._workers() as workers:
             for row in capacity.measure(
                 study, room, workers, capacity.TRY_SECONDS, self.left_s, self._told
@@ -188,6 +193,16 @@ class Runner:
     def measure(self, job: Job) -> Row:
         """Run one job alone, while the next one's imports go on."""
         return self._at_once([job])[0]
+
+    def settled_room(self) -> Room:
+        """Ask for the room until it does not change: ended processes give memory back late."""
+        room = self.room()
+        for _ in range(SETTLE_LOOKS):
+            time.sleep(SETTLE_SECONDS)
+            before, room = room, self.room()
+            if room.free_bytes == before.free_bytes:
+                break
+        return room
 
     def limit_s(self) -> float:
         """Return the seconds that a run may take."""
@@ -251,12 +266,12 @@ class Runner:
             if (row["kind"], row.get("workload")) == ("peaks", workload) and not row.get("error")
         }
 
-    def _groups(self, task: Task) -> list[Group]:
+    def _groups(self, task: Task, room: Room | None = None) -> list[Group]:
         """Return who is timed with whom; without rows of peaks, everyone in turn."""
         tried = [row for row in self.store.results.rows if row["kind"] == "peaks"]
         if not any(row["workload"] == task.workload for row in tried):
             return [Group(task.allocators, in_lockstep=False)]
-        return groups(task.allocators, self._peaks(task.workload), self.room())
+        return groups(task.allocators, self._peaks(task.workload), room or self.empty)
 
     def _loss_names(self, task: Task) -> list[str]:
         """Return those whose losses are compared; nobody if ours or native fails."""

@@ -264,7 +264,8 @@ class World:
             "card": {"peak_bytes": self.card_bytes, "start_bytes": 0} if job.card else None,
         }  # fmt: skip
         if job.allocator in self.fail:
-            outcome = {"error": self.fail[job.allocator], "out_of_memory": False}
+            error = self.fail[job.allocator]
+            outcome = {"error": error, "out_of_memory": "out of memory" in error}
         process = FakeProcess(job, self.log, outcome)
         self.processes.append(process)
         return process
@@ -313,6 +314,23 @@ def test_each_pass_makes_its_rows(world: World) -> None:
     assert asked["losses"]["deterministic"]
     assert asked["losses"]["steps"] == plan.LOSS_STEPS
     assert not any(process.is_alive for process in world.processes)
+
+
+def test_losses_that_lack_memory_together_are_compared_alone(
+    monkeypatch: pytest.MonkeyPatch, world: World
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+
+    def crowd(job: Job) -> None:
+        together = job.deterministic and sum(each.is_alive for each in world.processes)
+        world.fail = {job.allocator: "CUDA out of memory"} if together else {}
+
+    world.before_start = crowd
+    world.run(replace(SMALL, passes=("peaks", "losses")))
+    losses = [row for row in world.rows() if row["kind"] == "losses"]
+    assert [row["allocator"] for row in losses] == ["native", "paged", "native"]
+    assert not any("error" in row for row in losses)
+    assert len(world.jobs) == 2 + 3 + 2  # two were repeated
 
 
 def test_without_room_times_alternate_in_turn(world: World) -> None:
