@@ -6,8 +6,10 @@ docs/benchmarks.md and the HTML report show the same cells; each escapes them it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from .cells import LOST, NOTHING, failure, label, mib, number, ratio, rounds
+from .selection import OURS, newest_of_ours
 from .summary import Entry, Summary
 from .verdicts import CARD, LOSSES, TIME, verdicts
 
@@ -93,3 +95,53 @@ def behind(entries: Sequence[Entry]) -> str:
     if fastest:
         said.append(f"Fastest of PyTorch's: {', '.join(sorted(fastest))}.")
     return " ".join(said)
+
+
+SESSIONS_HEAD = ("session", "gpumem_alloc", "rows", "card as found", "command")
+
+
+def session_lines(summary: Summary) -> list[list[str]]:
+    """Return a line on each session: when, with what, how many rows, and the card's state."""
+    setting = summary.setting
+    lines = []
+    for index, session in setting.sessions.items():
+        count = sum(row["session"] == index for row in setting.rows)
+        found = _state(session["environment"])
+        words = [session.get("date"), setting.version_of(index), count, found]
+        lines.append([_text(word) for word in (*words, session.get("command"))])
+    return lines
+
+
+def _state(environment: dict[str, Any]) -> str:
+    """Say how a session found the card: its clocks, its heat and who else was there."""
+    names = ("sm_clock_mhz", "max_sm_clock_mhz", "temperature_c", "other_processes")
+    clock, most, heat, others = (environment.get(name) for name in names)
+    if clock is None:
+        return NOTHING
+    return f"{clock} of {_text(most)} MHz, {_text(heat)} °C, other processes: {_text(others)}"
+
+
+def versions(summary: Summary) -> list[str]:
+    """Return which gpumem_alloc the rows of ours are from that count in the README."""
+    setting = summary.setting
+    rows = [row for row in setting.rows if row["allocator"] == OURS]
+    places = dict.fromkeys((row["kind"], row["workload"]) for row in rows)
+    counted = [
+        row
+        for place in places
+        for row in newest_of_ours(setting, (r for r in rows if (r["kind"], r["workload"]) == place))
+    ]
+    return list(dict.fromkeys(setting.version(row) for row in counted))
+
+
+def environment_lines(environment: dict[str, Any]) -> list[list[str]]:
+    """Return names and values of an environment's block as text."""
+    return [[name, _text(value)] for name, value in environment.items()]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {each}" for name, each in value.items()) or NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return NOTHING if value is None else str(value)

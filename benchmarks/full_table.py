@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from .cells import MARKS, label, markdown, plain
-from .columns import MEMORY_HEAD, TIMES_HEAD, behind, lost_keys, memory_cells, times_cells
+from .columns import (
+    MEMORY_HEAD,
+    SESSIONS_HEAD,
+    TIMES_HEAD,
+    behind,
+    environment_lines,
+    lost_keys,
+    memory_cells,
+    session_lines,
+    times_cells,
+)
 from .summary import Summary
 from .workloads import WORKLOADS
 
@@ -54,20 +64,13 @@ def _setting(summary: Summary) -> str:
 
 
 def _environment(environment: dict[str, Any]) -> str:
-    lines = [[plain(name), plain(value)] for name, value in environment.items()]
+    lines = [_plain(line) for line in environment_lines(environment)]
     return markdown(["environment (newest session)", ""], lines)
 
 
 def _sessions(summary: Summary) -> str:
-    head = ["session", "gpumem_alloc", "rows", "command"]
-    lines = []
-    for index, session in summary.setting.sessions.items():
-        environment = session["environment"]
-        count = sum(row["session"] == index for row in summary.setting.rows)
-        version = f"{environment.get('gpumem_alloc')} ({environment.get('git_id')})"
-        command = f"`{plain(session.get('command'))}`"
-        lines.append([plain(session.get("date")), plain(version), str(count), command])
-    return markdown(head, lines)
+    lines = [[*_plain(line[:-1]), f"`{plain(line[-1])}`"] for line in session_lines(summary)]
+    return markdown(SESSIONS_HEAD, lines)
 
 
 def _workload(summary: Summary, workload: str) -> str:

@@ -86,7 +86,6 @@ def bootstrap(table: Any, draw_rounds: bool = False) -> Any:
     """Return the medians of tables whose steps (and, if asked, rounds) are drawn anew."""
     random = np.random.default_rng(SEED)
     rounds, steps = table.shape
-    median = _medians if np.isfinite(table).all() else _nan_medians
     found = []
     for _ in range(RESAMPLES // AT_ONCE):
         picks = random.integers(0, steps, size=(AT_ONCE, steps))
@@ -94,16 +93,12 @@ def bootstrap(table: Any, draw_rounds: bool = False) -> Any:
         if draw_rounds and rounds > 1:
             chosen = random.integers(0, rounds, size=(AT_ONCE, rounds))
             drawn = np.take_along_axis(drawn, chosen[:, :, np.newaxis], axis=1)
-        found.append(median(drawn.reshape(AT_ONCE, -1)))
+        found.append(_medians(drawn.reshape(AT_ONCE, -1)))
     return np.concatenate(found)
 
 
 def _medians(rows: Any) -> Any:
-    return np.median(rows, axis=1)
-
-
-def _nan_medians(rows: Any) -> Any:
-    """Return each row's median without its NaNs; numpy's own takes a second for a table."""
+    """Return each row's median without its NaNs, faster than numpy's; rows of NaNs give none."""
     ordered = np.sort(rows, axis=1)  # NaNs go last
     counts = np.isfinite(rows).sum(axis=1)
     at = np.arange(len(rows))

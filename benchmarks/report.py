@@ -12,7 +12,17 @@ from typing import Any
 
 from . import charts
 from .cells import LOST, MARKS, NOTHING, label
-from .columns import MEMORY_HEAD, TIMES_HEAD, behind, lost_keys, memory_cells, times_cells
+from .columns import (
+    MEMORY_HEAD,
+    SESSIONS_HEAD,
+    TIMES_HEAD,
+    behind,
+    environment_lines,
+    lost_keys,
+    memory_cells,
+    session_lines,
+    times_cells,
+)
 from .picture import need, svg
 from .selection import OURS
 from .store import Results, Row
@@ -47,6 +57,7 @@ def render(results: Results) -> str:
             lost=LOST.strip(),
             memory_head=MEMORY_HEAD,
             times_head=TIMES_HEAD,
+            sessions_head=SESSIONS_HEAD,
         )
     )
 
@@ -57,7 +68,7 @@ def _setting(summary: Summary, number: int) -> dict[str, Any]:
     main = OURS if OURS in ours else next(iter(ours), "")
     return {
         "title": f"{environment.get('gpu')}, torch {environment.get('torch')}",
-        "environment": [[name, _text(value)] for name, value in environment.items()],
+        "environment": environment_lines(environment),
         "measures": MEASURES,
         "verdicts": _verdicts(summary, lambda name: name == main),
         "other_verdicts": _verdicts(summary, lambda name: name != main),
@@ -70,7 +81,7 @@ def _setting(summary: Summary, number: int) -> dict[str, Any]:
             for at, name in enumerate(summary.workloads())
         ],
         "failed": [_failed(row) for row in summary.setting.rows if "error" in row],
-        "sessions": _sessions(summary),
+        "sessions": session_lines(summary),
     }
 
 
@@ -141,15 +152,3 @@ def _no_margin(row: Row) -> list[str]:
 def _failed(row: Row) -> list[str]:
     error = _text(row["error"])[:LONGEST_ERROR]
     return [row["workload"], label(row["allocator"]), row["kind"].replace("_", " "), error]
-
-
-def _sessions(summary: Summary) -> list[list[str]]:
-    found = []
-    for index, session in summary.setting.sessions.items():
-        environment = session["environment"]
-        version = f"{environment.get('gpumem_alloc')} ({environment.get('git_id')})"
-        count = sum(row["session"] == index for row in summary.setting.rows)
-        found.append(
-            [_text(session.get("date")), version, str(count), _text(session.get("command"))]
-        )
-    return found

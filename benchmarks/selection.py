@@ -33,8 +33,12 @@ class Setting:
 
     def version(self, row: Row) -> str:
         """Return which gpumem_alloc a row was measured with."""
-        environment = self.sessions[row["session"]]["environment"]
-        return f"{environment.get('gpumem_alloc')} {environment.get('git_id')}"
+        return self.version_of(row["session"])
+
+    def version_of(self, session: int) -> str:
+        """Return which gpumem_alloc a session measured."""
+        environment = self.sessions[session]["environment"]
+        return f"{environment.get('gpumem_alloc')} ({environment.get('git_id')})"
 
 
 def settings(results: Results) -> list[Setting]:

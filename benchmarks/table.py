@@ -10,6 +10,7 @@ Only in a checkout: an installed package has no README.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import re
 import sys
@@ -20,6 +21,7 @@ from typing import Any
 from . import (
     capacity_table,
     claims,
+    columns,
     full_table,
     host_cost,
     readme_pictures,
@@ -43,6 +45,7 @@ def result_files() -> list[Path]:
     return sorted(RESULTS.glob("*.json"))
 
 
+@functools.cache
 def summaries() -> list[Summary]:
     """Return the figures of all results files, merged. Raises ResultsError."""
     return summarise(load_all(result_files()))
@@ -52,16 +55,13 @@ def source(summary: Summary) -> str:
     """Say on what, with what and when a table was measured, and where its rows are."""
     environment = summary.setting.environment
     sessions = summary.setting.sessions.values()
-    versions = [
-        f"{each['environment'].get('gpumem_alloc')} ({each['environment'].get('git_id')})"
-        for each in sessions
-    ]
+    versions = columns.versions(summary)
     dates = [str(each.get("date")).split()[0] for each in sessions]
     when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
     driver = f"driver {environment['driver']}, " if environment.get("driver") else ""
     return (
         f"{environment.get('gpu')}, {driver}torch {environment.get('torch')}, "
-        f"gpumem_alloc {', '.join(dict.fromkeys(versions))}, {when}, sessions: {len(dates)}. "
+        f"gpumem_alloc {', '.join(versions)}, {when}, sessions: {len(dates)}. "
         "Every row is in `benchmarks/results/`, every allocator and how each figure was made in "
         "[docs/benchmarks.md](docs/benchmarks.md)."
     )
