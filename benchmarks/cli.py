@@ -115,7 +115,7 @@ def show(files: Files, json: AsJson = False) -> None:
 
 @app.command()
 def compare(
-    before: Annotated[Path, typer.Argument(metavar="A")],
+    before: Annotated[Path, typer.Argument(metavar="A", help="A file, or a folder of them.")],
     after: Annotated[Path, typer.Argument(metavar="B")],
     threshold: Annotated[
         float, typer.Option(metavar="PERCENT", help="Worse by more, beyond noise: exit code 3.")
@@ -123,9 +123,9 @@ def compare(
     json: AsJson = False,
 ) -> None:
     """Say what changed from A to B beyond noise."""
-    from . import compare as comparison
+    from .compare_host import compare_files
 
-    found = comparison.compare(load_all([before]), load_all([after]), threshold)
+    found = compare_files(before, after, threshold)
     print(jsons.dumps(found.as_json()) if json else found.text())
     raise typer.Exit(CHANGED if found.changed else 0)
 

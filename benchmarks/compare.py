@@ -101,8 +101,8 @@ def compare(before: Results, after: Results, threshold_percent: float) -> Compar
         return Comparison(threshold_percent, {}, ("nothing", "nothing"), [], [], [])
     left, right = a.setting.environment, b.setting.environment
     differing = differences(left, right)
-    names = [f"{entry.workload}, {entry.allocator}" for entry in a.entries]
-    other_names = [f"{entry.workload}, {entry.allocator}" for entry in b.entries]
+    names = [f"{entry.workload}/{entry.allocator}" for entry in a.entries]
+    other_names = [f"{entry.workload}/{entry.allocator}" for entry in b.entries]
     return Comparison(
         threshold_percent,
         differing,

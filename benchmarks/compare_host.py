@@ -1,4 +1,4 @@
-"""Two files of host costs compared: nanoseconds per call, by allocator and kind of call."""
+"""Files compared: those of host costs by allocator and kind of call, others as results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from .compare import Change, Comparison, compare, differences, judge, version
 from .measures import figures
 from .selection import is_ours
-from .store import load
+from .store import Results, load, load_all
 
 HOST_NOISE = 0.10  # assumed with few rounds
 
@@ -18,11 +18,18 @@ Costs = dict[tuple[str, str], list[float]]  # allocator and kind of call; ns in 
 
 
 def compare_files(before: Path, after: Path, threshold_percent: float) -> Comparison:
-    """Compare two files of one format, host costs or results. Raises ResultsError."""
+    """Compare two files of one format, host costs or results; a folder's results are merged.
+
+    Raises ResultsError.
+    """
     contents = [_host_costs(path) for path in (before, after)]
     if contents[0] is not None and contents[1] is not None:
         return _compare(contents[0], contents[1], threshold_percent)
-    return compare(load(before), load(after), threshold_percent)
+    return compare(_results(before), _results(after), threshold_percent)
+
+
+def _results(path: Path) -> Results:
+    return load_all(sorted(path.glob("*.json"))) if path.is_dir() else load(path)
 
 
 def _host_costs(path: Path) -> dict[str, Any] | None:

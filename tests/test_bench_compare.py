@@ -152,9 +152,9 @@ def test_less_that_fits_is_worse() -> None:
 
 def test_what_only_one_side_has_is_named() -> None:
     found = between([row("native"), row("paged")], [row("native"), row("expandable")])
-    assert found.only_before == ["buffers, paged"]
-    assert found.only_after == ["buffers, expandable"]
-    assert "only in A: buffers, paged" in found.text()
+    assert found.only_before == ["buffers/paged"]
+    assert found.only_after == ["buffers/expandable"]
+    assert "only in A: buffers/paged" in found.text()
     assert compare(results(), results(), 2.0).changes == []
 
 
@@ -170,6 +170,13 @@ def test_the_command_ends_with_three(tmp_path: Path, capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out
     assert "worse by more than 2 %: 1\n  buffers, paged: step / fastest native" in shown
     assert cli.main(["compare", str(before), str(before)]) == 0
+    folder = tmp_path / "several"
+    folder.mkdir()
+    write(folder / "x.json", results(*runs(rounds=1, seed=1)))
+    write(folder / "y.json", results(*runs(rounds=1, seed=2)))
+    assert cli.main(["compare", str(folder), str(after)]) == cli.CHANGED
+    costs = host(tmp_path / "host.json", [1.0])
+    assert cli.main(["compare", str(costs), str(costs)]) == 0
     capsys.readouterr()
     assert cli.main(["compare", str(before), str(after), "--threshold", "9", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
