@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from .store import Row, Store, key, next_group
 
 RUN_SECONDS = 300.0  # a single run that takes longer is ended and noted
 IMPORT_SECONDS = 180.0
+CORES_FOR_IMPORTS = 4  # of one process that starts ahead of its turn
 SETTLE_LOOKS = 20
 SETTLE_SECONDS = 0.05
 LEAST_SECONDS = 20.0  # a run gets that much, even if the time is over meanwhile
@@ -292,13 +294,17 @@ class Runner:
         return Job(task.workload, allocator, steps=steps, deterministic=True, card=False)
 
     def _next_jobs(self) -> list[Job]:
-        """Return the jobs of the next task that fits, as far as they are known."""
-        fits = (task for task in self._soon if self.costs.seconds(task) <= self.left_s())
-        task = next(fits, None)
-        if task is None:
+        """Return the jobs of the next tasks that fit, as far as they are known."""
+        fits = [task for task in self._soon if self.costs.seconds(task) <= self.left_s()]
+        if not fits:
             return []
-        if task.kind == "peaks":
-            return [self._peaks_job(task)]
+        task = fits[0]
+        if task.kind == "peaks":  # such a run may be shorter than the next one's imports
+            few = fits[: max(1, self.cores // CORES_FOR_IMPORTS)]
+            return [
+                self._peaks_job(each)
+                for each in itertools.takewhile(lambda each: each.kind == "peaks", few)
+            ]
         if task.kind == "times":
             first = next(iter(self._groups(task)), Group(()))
             jobs = [self._times_job(task, name) for name in first.members]
