@@ -1,4 +1,4 @@
-"""Write the option and statistics tables of docs/ from the .def tables.
+"""Write the tables of docs/: options and statistics from the .def tables, and workloads.
 
     python3 tools/generate_docs.py [--check]
 
@@ -12,6 +12,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.workloads import MAIN_WORKLOADS, WORKLOADS, Workload  # noqa: E402
+
 ENTRY = re.compile(r'^GMA_([A-Z]+)\((\w+), (.*), "((?:[^"\\]|\\.)*)"\)$')
 
 OPTIONS_HEAD = """# Options
@@ -35,6 +39,21 @@ A gauge has `current`, `peak`, `allocated` (sum of rises) and `freed` (sum of fa
 
 | statistic | kind | unit | what it counts |
 |---|---|---|---|
+"""
+
+WORKLOADS_HEAD = """# Workloads
+
+Made from `benchmarks/workloads` by `tools/generate_docs.py`; do not edit.
+
+`python -m gpumem_alloc bench --workloads NAME,NAME` runs some of them. A *model* is a real one with
+random numbers in place of weights and data, a *pattern* has its shape of requests and little else,
+a *document* is what one of the project's source documents claims to have measured, and *rmm* is
+how RMM measures itself. Shapes vary by a seeded generator, the same in every run. Where a unit
+stands, the capacity benchmark looks for the largest size that fits. Times are repeated first for
+those in bold.
+
+| workload | family | seed | steps | needs | capacity in | what it stresses |
+|---|---|---|---|---|---|---|
 """
 
 
@@ -78,14 +97,25 @@ def statistic_row(kind: str, name: str, fields: list[str], sentence: str) -> str
     return f"| `{name}` | {kind.lower()} | {fields[0] if fields else unit} | {sentence} |\n"
 
 
+def workload_row(workload: Workload) -> str:
+    """Make one row of the table of workloads."""
+    name = f"**`{workload.name}`**" if workload.name in MAIN_WORKLOADS else f"`{workload.name}`"
+    needs = ", ".join(f"`{requirement}`" for requirement in workload.requires)
+    unit = workload.sized.unit if workload.sized else ""
+    cells = (name, workload.family, str(workload.seed), str(workload.steps), needs, unit)
+    return f"| {' | '.join(cells)} | {escape(workload.stresses)}. |\n"
+
+
 def pages(root: Path = ROOT) -> dict[Path, str]:
     """Return each generated page and its text."""
     core = root / "csrc" / "core"
     options = "".join(option_row(*entry) for entry in entries(core / "options.def"))
     statistics = "".join(statistic_row(*entry) for entry in entries(core / "statistics.def"))
+    workloads = "".join(workload_row(workload) for workload in WORKLOADS.values())
     return {
         root / "docs" / "options.md": OPTIONS_HEAD + options,
         root / "docs" / "statistics.md": STATISTICS_HEAD + statistics,
+        root / "docs" / "workloads.md": WORKLOADS_HEAD + workloads,
     }
 
 

@@ -97,6 +97,7 @@ class Engine:
     """A server that can sleep: its weights go to the CPU, its cache is dropped."""
 
     LAYERS, EDGE = 32, 4096  # 1 GiB of weights
+    CACHE_MIB = (2048, 6144)
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -149,7 +150,7 @@ def sleep_wake(torch: Any, steps: int, mark: Mark) -> None:
     optimizer = torch.optim.AdamW(trainer.parameters(), lr=1e-4, foreach=True)
     for _ in range(steps):
         with torch.no_grad():
-            engine.wake(shapes.randint(2048, 6144) << 20)
+            engine.wake(shapes.randint(*engine.CACHE_MIB) << 20)
             served = sum(engine.serve(shapes.randint(64, 4096)) for _ in range(4))
             engine.sleep()
         batch = torch.randn(shapes.randint(4096, 32_768), 2048, device="cuda")

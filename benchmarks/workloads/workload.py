@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from .shapes import SEEDS
+
 Mark = Callable[[Any], None]
 FAMILIES = ("model", "pattern", "document", "rmm")
 
@@ -48,6 +50,11 @@ class Workload:
     def name(self) -> str:
         """The function's own."""
         return self.run.__name__
+
+    @property
+    def seed(self) -> int:
+        """Of the generator that its shapes come from."""
+        return SEEDS[self.name]
 
     @property
     def stresses(self) -> str:
