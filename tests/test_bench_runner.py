@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from benchmarks import cli, lockstep, measure, plan, replays, runner, script, store
+from benchmarks import ahead, cli, lockstep, measure, plan, replays, runner, script, store
 from benchmarks import room as rooms
 from benchmarks.job import Job
 from benchmarks.lockstep import Group, groups
@@ -405,6 +405,47 @@ def test_imports_run_ahead_on_a_machine_with_cores(
     assert len(world.jobs) == 2 + 2 + 3  # and none was started in vain
     assert not any(process.is_alive for process in world.processes)
     assert len(world.rows()) == 7
+
+
+def test_what_was_started_in_vain_ends(world: World) -> None:
+    starts: Any = world.start
+    started: Any = ahead.Ahead(16, starts)
+    first, second = Job("gnn", "native"), Job("gnn", "paged")
+    started.prepare([first, first])
+    started.prepare([second])
+    assert [process.is_alive for process in world.processes] == [False, False, True]
+    with started.taken([second]) as taken:
+        assert taken == world.processes[2:]
+    started.prepare([first])
+    started.end_all()
+    assert not any(process.is_alive for process in world.processes)
+    few = ahead.Ahead(4, starts)
+    few.prepare([first])
+    assert len(world.processes) == 4
+
+
+def test_an_interrupt_ends_what_was_started_ahead(
+    monkeypatch: pytest.MonkeyPatch, world: World
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+
+    def interrupt(row: object) -> None:
+        if sum(process.is_alive for process in world.processes):
+            raise measure.Interrupted
+
+    monkeypatch.setattr(Show, "rows", lambda show, rows: interrupt(rows))
+    with pytest.raises(measure.Interrupted):
+        world.run(SMALL)
+    assert len(world.jobs) == 2
+    assert not any(process.is_alive for process in world.processes)
+
+
+def test_a_smoke_run_does_not_stand_for_a_whole_one(world: World) -> None:
+    peaks = replace(SMALL, passes=("peaks",))
+    world.run(replace(peaks, is_smoke=True))
+    world.run(peaks)
+    smoke = WORKLOADS["streams"].smoke_steps
+    assert [row["steps"] for row in world.rows()] == [smoke, smoke, None, None]
 
 
 # The command.
