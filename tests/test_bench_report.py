@@ -99,6 +99,8 @@ def test_a_report_is_one_file_that_needs_nothing(tmp_path: Path) -> None:
     assert all(str(value).startswith("#") for value in sources)
     assert "url(" not in re.sub(r"url\(#\w+\)", "", page)
     assert "@import" not in page
+    namespaces = ("http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink")
+    assert set(re.findall(r"https?://[^\"\s<]+", page)) == set(namespaces)
     assert "prefers-color-scheme: dark" in page
     # timeline and bars of the workload, step times, capacity, driver
     assert elements.tags.count("svg") == 5
