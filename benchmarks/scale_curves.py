@@ -26,6 +26,7 @@ ORDER = ("live small", "live medium", "live large", "streams", "threads", "held"
 COLOURS = {"native": "#9aa0a6", "expandable": "#5f6368", "cudaMallocAsync": "#f29900"}
 OURS = "#1a73e8"
 PANELS_IN_ROW = 4
+FEW = 1000  # below it every number has its own tick
 
 
 def unit(curve: str) -> str:
@@ -161,12 +162,11 @@ def make_figure(pyplot: Any, rows: list[Row]) -> Any:
     for panel, curve in zip(flat, every, strict=False):
         for name in allocators:
             _line(panel, name, by_name[name].get(curve, []))
-        panel.set_xscale("log")
-        panel.set_yscale("log")
+        _scale(panel, [by_name[name].get(curve, []) for name in allocators])
         panel.set_title(curve, fontsize=9)
         panel.set_xlabel(COUNTED.get(curve.split()[0], ""), fontsize=8)
         panel.set_ylabel(unit(curve), fontsize=8)
-        panel.tick_params(labelsize=7, which="both")
+        panel.tick_params(labelsize=7)
         panel.spines[["top", "right"]].set_visible(False)
     for panel in flat[len(every) :]:
         panel.set_visible(False)
@@ -174,6 +174,22 @@ def make_figure(pyplot: Any, rows: list[Row]) -> Any:
     figure.legend(handles, labels, loc="upper center", ncols=max(1, len(labels)), fontsize=8)
     figure.tight_layout(rect=(0, 0, 1, 1 - 0.35 / (2.6 * lines + 0.5)))
     return figure
+
+
+def _scale(panel: Any, lines: list[list[Point]]) -> None:
+    """Set logarithmic scales of whole decades, two at least, so that slopes look as they are."""
+    costs = [cost for line in lines for _, cost in line if cost > 0]
+    numbers = sorted({number for line in lines for number, _ in line})
+    panel.set_xscale("log")
+    panel.set_yscale("log")
+    panel.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    panel.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    panel.minorticks_off()
+    if numbers and numbers[-1] < FEW:
+        panel.set_xticks(numbers)
+    if costs:
+        low, high = math.floor(math.log10(min(costs))), math.ceil(math.log10(max(costs)))
+        panel.set_ylim(10.0**low, 10.0 ** max(high, low + 2))
 
 
 def _line(panel: Any, allocator: str, points: list[Point]) -> None:

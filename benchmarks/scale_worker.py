@@ -35,7 +35,8 @@ HELD_GB = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 130.0)
 SIZES = {"4K": 4 * KIB, "2M": 2 * MIB}
 HELD_BLOCK = 64 * MIB
 RING = 4  # blocks of a stream, as in scale.cpp
-ROOM = 1.25  # the card must have so much more than what is asked of it
+ROOM = 1.25  # the card must have so much more than what blocks of many sizes ask for
+ROOM_OF_EQUALS = 1.02
 GROW_SECONDS = 8.0
 
 Point = list[float]
@@ -56,6 +57,7 @@ class Scale:
         self.left_out: list[str] = []
         self._live_count = 0
         self._mean_bytes = 0.0
+        self._room = ROOM
         self._loops = ctypes.CDLL(library)
         size, count, seconds = ctypes.c_size_t, ctypes.c_int, ctypes.c_double
         found = ctypes.POINTER(seconds)
@@ -149,10 +151,11 @@ class Scale:
         self._loops.live_begin(least, most)
         self._live_count = 0
         self._mean_bytes = least if least == most else (most - least) / math.log(most / least)
+        self._room = ROOM_OF_EQUALS if least == most else ROOM
 
     def _grow(self, count: int) -> None:
         """Raise Refused where the card has no room for it, or it takes too long."""
-        more_bytes = (count - self._live_count) * self._mean_bytes * ROOM
+        more_bytes = (count - self._live_count) * self._mean_bytes * self._room
         has_bytes = self.torch.cuda.mem_get_info()[0] + self._idle_bytes()
         if more_bytes > has_bytes:
             raise Refused(f"{more_bytes / GB:.1f} GB more, {has_bytes / GB:.1f} GB free")
