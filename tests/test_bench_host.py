@@ -298,5 +298,5 @@ def test_curves_are_measured(
     assert all(point[1] > 0 for points in found.values() for point in points)
     assert any(reason.startswith("threads") for reason in row["left_out"]) == (cores < 2)
     if machine.kind == "rig":  # its card has 16 GiB
-        assert any(reason.startswith("held 16 GB and more: ") for reason in row["left_out"])
-        assert [number for number, *_ in found["held pair"]] == [1, 2, 4, 8]
+        assert any(reason.startswith("held 32 GB and more: ") for reason in row["left_out"])
+        assert [number for number, *_ in found["held pair"]] == [1, 2, 4, 8, 16]
