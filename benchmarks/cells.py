@@ -12,10 +12,11 @@ from .summary import LOCKSTEP, PEAKS_PASS, Entry, Times
 MIB = 1 << 20
 NOTHING = "–"
 LOST = " ✗"
-ALONE_MARK, PEAKS_MARK = "°", "†"
+ALONE_MARK, PEAKS_MARK, OLDER_MARK = "°", "†", "‡"
 MARKS = (
-    f"{ALONE_MARK}: runs one after the other; {PEAKS_MARK}: of the peaks pass, in which driver "
-    "calls were counted; no mark: in lockstep, step by step in turns"
+    f"{ALONE_MARK}: runs one after the other; {PEAKS_MARK}: of the peaks pass, one run each with "
+    f"driver calls counted, which decides nothing; {OLDER_MARK}: by an older version of ours; no "
+    "mark: in lockstep, step by step in turns"
 )
 
 
@@ -41,7 +42,7 @@ def rounds(times: Times | None) -> str:
     if times is None:
         return NOTHING
     marks = {LOCKSTEP: "", PEAKS_PASS: PEAKS_MARK}
-    return f"{times.rounds}{marks.get(times.way, ALONE_MARK)}"
+    return f"{times.rounds}{marks.get(times.way, ALONE_MARK)}{OLDER_MARK if times.is_older else ''}"
 
 
 def failure(entry: Entry) -> str:

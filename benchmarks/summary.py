@@ -27,6 +27,7 @@ from .selection import (
     Setting,
     allocator_order,
     full_length,
+    is_ours,
     is_pytorchs,
     newest_of_ours,
     settings,
@@ -65,6 +66,7 @@ class Times:
 
     rounds: int
     way: str  # LOCKSTEP, ROUNDS, or PEAKS_PASS
+    is_older: bool  # of a version of ours that is not that of the peaks
     fastest: tuple[str, ...]  # the natives that were the fastest of a group or round
     to_fastest: Interval | None
     to_native: Interval | None
@@ -152,18 +154,19 @@ def _entry(setting: Setting, rows: list[Row], name: str) -> Entry | None:
     plain = _plain(rows)
     alone = _chosen(setting, [row for row in plain if row.get("group") is None])
     timed = _timed(setting, plain, name)
-    every = _chosen(setting, rows)
+    fixed = newest_of_ours(setting, [row for row in rows if row["kind"] == "losses"])
+    chosen = _chosen(setting, plain)
+    every = [*fixed, *chosen]
     mine = _of(every, name)
     if not mine:
         return None
-    chosen = _chosen(setting, plain)
     good = _good(_of(chosen, name))
     return Entry(
         workload=mine[0]["workload"],
         allocator=name,
         doors=tuple(sorted({row["door"] for row in good if row.get("door")})),
         peaks=_peaks(alone, name) or _peaks(chosen, name),
-        times=_times(timed, name),
+        times=_times(timed, name, {setting.version(row) for row in _of(chosen, name)}, setting),
         driver=_driver(_good(_of(alone, name))),
         retries=_most(good, "alloc_retries"),
         ooms=_most(good, "ooms"),
@@ -199,12 +202,8 @@ def _alike(mine: list[Row]) -> list[Row]:
 
 
 def _chosen(setting: Setting, rows: list[Row]) -> list[Row]:
-    by_kind = dict.fromkeys(row["kind"] for row in rows)
-    chosen: list[Row] = []
-    for kind in by_kind:
-        of_kind = newest_of_ours(setting, [row for row in rows if row["kind"] == kind])
-        chosen += of_kind if kind == "losses" else full_length(of_kind)
-    return chosen
+    """Return the whole runs that count for one purpose, of ours the newest version's."""
+    return full_length(newest_of_ours(setting, rows))
 
 
 def _of(rows: Iterable[Row], allocator: str) -> list[Row]:
@@ -258,7 +257,7 @@ def _base(row: Row, natives: list[Row]) -> int | None:
     return int(statistics.median(beyond)) if beyond else None
 
 
-def _times(rows: list[Row], name: str) -> Times | None:
+def _times(rows: list[Row], name: str, newest: set[str], setting: Setting) -> Times | None:
     """Return the times of one allocator among the timed rows of its workload."""
     mine = _alike(_of(rows, name))
     if not mine:
@@ -285,6 +284,7 @@ def _times(rows: list[Row], name: str) -> Times | None:
     return Times(
         rounds=len(mine),
         way=way,
+        is_older=is_ours(name) and not newest & {setting.version(row) for row in mine},
         fastest=tuple(sorted(set(fastest), key=allocator_order)),
         to_fastest=interval(to_fastest),
         to_native=interval(to_native),

@@ -2,8 +2,10 @@
 
 Of each workload: ours holds the least card memory or within 1 % of it, among PyTorch's default,
 expandable segments, cudaMallocAsync and itself; and the interval of its step times against the
-fastest native run reaches 1.00. Also: losses are equal, no run failed, and what fits under a limit
-is at least what fits under the default and under expandable segments.
+fastest native run reaches 1.00, where runs took turns or rounds: single runs of the pass for
+peaks, one after the other, swing by more than what is to be shown, and decide nothing. Also:
+losses are equal, no run failed, and what fits under a limit is at least what fits under the
+default and under expandable segments.
 
 Rows that lose are in the tables with the rest. why.json has one sentence on each, by us:
 
@@ -20,7 +22,7 @@ from typing import Any
 
 from .selection import OURS, is_ours, newest_of_ours
 from .store import Row
-from .summary import Entry, Summary
+from .summary import PEAKS_PASS, Entry, Summary
 
 WHY = Path(__file__).resolve().parent / "why.json"
 NEAR = 1.01  # card peak / the lowest
@@ -62,7 +64,10 @@ def of_entry(entry: Entry) -> list[Verdict]:
         found.append((TIME, None, "no steps of a native run to compare with"))
     else:
         shown = f"step time {ratio.median:.3f} ({ratio.low:.3f}–{ratio.high:.3f}) of the fastest"
-        found.append((TIME, ratio.reaches_one(), shown))
+        is_decided = entry.times is not None and entry.times.way != PEAKS_PASS
+        if not is_decided:
+            shown += ", one run each and not in turns: not decided"
+        found.append((TIME, ratio.reaches_one() if is_decided else None, shown))
     differs = entry.losses.startswith("differ")
     known = differs or entry.losses in ("equal",)
     found.append((LOSSES, not differs if known else None, f"losses {entry.losses}"))

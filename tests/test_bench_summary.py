@@ -92,6 +92,7 @@ def test_the_peaks_pass_gives_times_only_where_there_are_no_others() -> None:
     assert entry.times is not None
     assert entry.times.way == PEAKS_PASS
     assert to_fastest(entry).median == 1.5
+    assert said(one(results(*rows)))["time"] is None  # it decides nothing
     assert to_fastest(entry_of("paged", *rows, NATIVE, row("paged"))).median == 1.0
 
 
@@ -114,11 +115,29 @@ def test_of_ours_only_the_newest_version_counts() -> None:
     assert to_fastest(entry).median == 1.0
     assert entry.retries == 0
     assert entry.over_lowest == 1.0
+    assert entry.peaks is not None
+    assert entry.peaks.runs == 1
+    assert entry.times is not None
+    assert not entry.times.is_older
     native = entry_of("native", *rows, sessions=sessions)
     assert native.peaks is not None
     assert native.peaks.runs == 2
     broken = [NATIVE, failed("paged", "boom"), row("paged", session=1)]
     assert entry_of("paged", *broken, sessions=sessions).failed
+
+
+def test_times_of_an_older_version_are_kept_and_named_until_there_are_newer_ones() -> None:
+    sessions = [session("2026-01-01", git_id="old"), session("2026-01-02", git_id="new")]
+    old = [row("native"), row("paged", card=card(5000))]
+    new = [row("native", kind="peaks", session=1), row("paged", kind="peaks", session=1)]
+    entry = entry_of("paged", *old, *new, sessions=sessions)
+    assert entry.times is not None
+    assert entry.times.is_older
+    assert entry.peaks is not None
+    assert entry.peaks.card_bytes == 1100 * MIB  # of the new one alone
+    native = entry_of("native", *old, *new, sessions=sessions)
+    assert native.times is not None
+    assert not native.times.is_older
 
 
 def test_shorter_runs_do_not_count_beside_whole_ones() -> None:
