@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import capacity_table
+from .cells import rounds
 from .intervals import Interval
 from .picture import GIB, LIVE, Bar, colour, figure, held_panel
 from .readme_table import COLUMNS
 from .selection import OURS, allocator_order, is_ours, newest_of_ours
 from .store import Row
-from .summary import Entry, Summary
+from .summary import PEAKS_PASS, Entry, Summary
 
 LEAST = "base + peak live"  # what nothing can stay below
 MOST_LINES = 7  # in one chart of memory over time
@@ -101,16 +102,15 @@ def step_intervals(summary: Summary) -> Any | None:
     if not found:
         return None
     made, (panel,) = figure(8.4, 1.2 + 0.3 * len(found))
-    for place, (_, ratio) in enumerate(reversed(found)):
-        lost = not ratio.reaches_one()
-        tint = LIVE if lost else colour(OURS)
+    for place, (entry, ratio) in enumerate(reversed(found)):
+        is_decided = entry.times is not None and entry.times.way != PEAKS_PASS
+        tint = colour(OURS) if ratio.reaches_one() else LIVE
+        tint = tint if is_decided else colour("native")
         panel.plot([ratio.low, ratio.high], [place, place], color=tint, lw=2)
         panel.plot(ratio.rounds, [place] * len(ratio.rounds), "|", color=tint, ms=6, alpha=0.6)
         panel.plot(ratio.median, place, "o", color=tint, ms=5)
     panel.axvline(1.0, color=colour("native"), lw=1)
-    names = [
-        f"{entry.workload} ({entry.times.rounds})" for entry, _ in reversed(found) if entry.times
-    ]
+    names = [f"{entry.workload} ({rounds(entry.times)})" for entry, _ in reversed(found)]
     panel.set_yticks(range(len(found)), names, fontsize=8)
     panel.set_ylim(-0.6, len(found) - 0.4)
     panel.set_xlabel("step time / fastest of PyTorch's; left of 1 ours is faster")

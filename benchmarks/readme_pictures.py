@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from . import charts, scale_curves
+from .cells import rounds
+from .intervals import Interval
 from .picture import Bar, figure, held_panel, need, save_png
 from .readme_table import COLUMNS, shown
 from .store import Row
@@ -100,11 +102,15 @@ def _over_time(summary: Summary) -> Picture:
 
 def _step_times(summary: Summary) -> Picture:
     data = [
-        [entry.workload, round(ratio.low, 6), round(ratio.median, 6), round(ratio.high, 6)]
+        [entry.workload, rounds(entry.times), *(round(each, 6) for each in _ends(ratio))]
         for entry, ratio in charts.our_ratios(summary)
     ]
-    says = "Step time of ours against the fastest of PyTorch's, with its 95 % interval"
+    says = "Step time of ours against the fastest of PyTorch's, 95 %; grey decides nothing"
     return Picture("step-times", says, data, lambda: charts.step_intervals(summary))
+
+
+def _ends(ratio: Interval) -> tuple[float, float, float]:
+    return ratio.low, ratio.median, ratio.high
 
 
 def scale_picture(rows: list[Row]) -> Picture:

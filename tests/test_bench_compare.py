@@ -80,6 +80,14 @@ def test_a_slower_machine_is_not_our_doing() -> None:
     assert not found.changed
 
 
+def test_without_ours_everything_counts() -> None:
+    heavier = [row("native", card=card(1000)), row("expandable", card=card(1000))]
+    assert between(heavier, [row("native", card=card(1500)), heavier[1]]).changed
+    assert not between(
+        [*heavier, row("paged")], [row("native", card=card(1500)), row("paged")]
+    ).changed
+
+
 def test_times_of_another_machine_are_shown_and_not_judged() -> None:
     a, b = ([row("paged", steps(factor, seed))] for factor, seed in ((1.0, 1), (1.3, 2)))
     assert between(a, b).changed  # no native beside it, so the ms count
