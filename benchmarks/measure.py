@@ -54,6 +54,11 @@ def bench(options: Options) -> int:
             if machine["gpu"] is None or machine["torch"] is None:
                 return without_gpu(options, machine, show)
             request = with_what_is_there(request, options, show)
+            if machine["other_processes"]:
+                show.say(
+                    f"other processes use this card: {machine['other_processes']}; "
+                    "peaks of the card count them, and times are theirs too"
+                )
             build_bridge(request, show)
             store = Store(results_path(options, machine), command_line(), machine)
             with show:

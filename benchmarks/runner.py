@@ -12,6 +12,7 @@ from dataclasses import replace
 from . import capacity, no_margin, plan
 from .ahead import Ahead
 from .ballast import Ballast, BallastError
+from .capacity_study import Study
 from .job import Job
 from .lockstep import Group, groups, need_bytes, take_turns
 from .plan import Costs, Request, Task
@@ -149,9 +150,7 @@ class Runner:
 
     def find_capacity(self, task: Task) -> None:
         """Find the largest size that runs within a limit, for one allocator after the other."""
-        rows = self.store.results.rows
-        names = [name for name in task.allocators if not self._is_searched(task, name)]
-        study = capacity.study(task.workload, names, task.limit_gb, self.empty.total_bytes, rows)
+        study = self._study(task)
         with self._ballast(task) as room, self._workers() as workers:
             for row in capacity.measure(
                 study, room, workers, capacity.TRY_SECONDS, self.left_s, self._told
@@ -182,13 +181,17 @@ class Runner:
     def _workers(self) -> capacity.Workers:
         return capacity.Workers(self.ahead.is_on, self.ahead.start)
 
-    def _is_searched(self, task: Task, allocator: str) -> bool:
-        return any(
-            row["allocator"] == allocator
-            and row["limit_gb"] == task.limit_gb
-            and (row.get("complete") or row.get("error"))
-            for row in self._rows(task)
-        )
+    def _study(self, task: Task) -> Study:
+        """Return the search with what earlier sessions tried, without those that failed then."""
+        rows = self._rows(task)
+        failed = {
+            row["allocator"]
+            for row in rows
+            if row.get("error") and row["limit_gb"] == task.limit_gb
+        }
+        names = [name for name in task.allocators if name not in failed]
+        card_bytes = self.empty.total_bytes
+        return capacity.study(task.workload, names, task.limit_gb, card_bytes, rows)
 
     # Processes.
 
@@ -239,7 +242,7 @@ class Runner:
                 for session in sessions
             )
         if task.kind == "capacity":
-            return all(self._is_searched(task, name) for name in task.allocators)
+            return self._study(task).next() is None
         return any(row["allocator"] == task.allocators[0] for row in rows)
 
     def _rows(self, task: Task) -> list[Row]:

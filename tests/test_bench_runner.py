@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from rich.console import Console
 
 from benchmarks import ahead, cli, lockstep, measure, plan, replays, runner, script, store
 from benchmarks import room as rooms
+from benchmarks.ballast import BallastError, Left
 from benchmarks.job import Job
 from benchmarks.lockstep import Group, groups
 from benchmarks.plan import Costs, Request, Task
@@ -27,7 +29,10 @@ from benchmarks.workloads import MAIN_WORKLOADS, WORKLOADS
 from tests.rig.machine import Machine
 
 GIB = 1 << 30
-MACHINE = {"gpu": "Card 9", "driver": "1", "torch": "2.11", "gpumem_alloc": "0", "git_id": ""}
+MACHINE: dict[str, Any] = {
+    "gpu": "Card 9", "driver": "1", "torch": "2.11", "gpumem_alloc": "0", "git_id": "",
+    "other_processes": 0,
+}  # fmt: skip
 QUIET = Console(file=Path(os.devnull).open("w"))  # noqa: SIM115 (as long as the tests)
 
 
@@ -249,9 +254,12 @@ class World:
         self.fail: dict[str, str] = {}
         self.before_start: Callable[[Job], None] = lambda job: None
         self.card_bytes = 2 * GIB
+        self.largest = {"native": 50, "paged": 61}  # by what fits under any limit
+        self.left_bytes: list[int] = []
         self.losses = {"paged": ["0x1p+0"]}
         self.path = path
         monkeypatch.setattr(runner, "start", self.start)
+        monkeypatch.setattr(runner, "Ballast", lambda: nullcontext(self))
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(2)))
 
     def start(self, job: Job) -> FakeProcess:
@@ -260,15 +268,22 @@ class World:
         outcome: dict[str, Any] = {
             "startup_s": 0.1, "run_s": 1.0, "step_ms": [5.0, 1.0, 1.0, 1.0],
             "losses": self.losses.get(job.allocator, ["0x1p+0"]),
-            "live_peak_bytes": GIB, "reserved_peak_bytes": GIB,
+            "live_peak_bytes": (job.size or 1) * GIB, "reserved_peak_bytes": GIB,
             "card": {"peak_bytes": self.card_bytes, "start_bytes": 0} if job.card else None,
         }  # fmt: skip
+        if job.size is not None and job.size > self.largest[job.allocator]:
+            outcome = {"error": "CUDA out of memory", "out_of_memory": True}
         if job.allocator in self.fail:
             error = self.fail[job.allocator]
             outcome = {"error": error, "out_of_memory": "out of memory" in error}
         process = FakeProcess(job, self.log, outcome)
         self.processes.append(process)
         return process
+
+    def leave(self, free_bytes: int) -> Left:
+        """Fill the card but for so many bytes."""
+        self.left_bytes.append(free_bytes)
+        return Left(free_bytes, 0)
 
     def run(self, wanted: Request, free_gib: float = 80.0) -> runner.Runner:
         started: Any = runner.Runner(
@@ -438,6 +453,56 @@ def test_an_interrupt_ends_what_was_started_ahead(
         world.run(SMALL)
     assert len(world.jobs) == 2
     assert not any(process.is_alive for process in world.processes)
+
+
+LIMITED = request(
+    workloads=("kv",), allocators=("native", "paged"), passes=("peaks", "capacity", "no-margin"),
+    limits_gb=(80,),
+)  # fmt: skip
+
+
+def test_capacity_and_no_margin_run_with_the_card_filled(world: World) -> None:
+    world.run(LIMITED)
+    rows = {(row["kind"], row["allocator"]): row for row in world.rows()}
+    assert rows["capacity", "native"]["size"] == 50
+    assert rows["capacity", "paged"]["size"] == 61
+    assert {row["limit_gb"] for row in rows.values() if row["kind"] == "capacity"} == {80}
+    assert rows["no_margin", "paged"]["fits"] is True
+    # base is the card's peak less what was reserved
+    assert set(world.left_bytes) == {80 * GIB, 1 * GIB + round(1.02 * GIB)}
+    count = len(world.jobs)
+    world.run(LIMITED)
+    assert len(world.jobs) == count
+
+
+def test_a_search_that_was_cut_short_is_taken_up_again(
+    monkeypatch: pytest.MonkeyPatch, world: World
+) -> None:
+    capacity = replace(LIMITED, passes=("capacity",), limits_gb=(None,))
+    with monkeypatch.context() as once:
+        looks = iter([100.0] * 12)
+        once.setattr(runner.Runner, "left_s", lambda _: next(looks, 0.0))
+        once.setattr(Costs, "seconds", lambda *_: 0.0)
+        world.run(capacity)
+    (cut,) = world.rows()
+    assert not cut["complete"]
+    world.run(capacity)
+    rows = world.rows()
+    assert [(row["allocator"], row["complete"]) for row in rows] == [
+        ("paged", True), ("native", True),
+    ]  # fmt: skip
+    assert rows[0]["tries"][: len(cut["tries"])] == cut["tries"]
+
+
+def test_a_card_that_cannot_be_filled_leaves_the_part_out(
+    monkeypatch: pytest.MonkeyPatch, world: World
+) -> None:
+    def leave(free_bytes: int) -> Left:
+        raise BallastError("in use")
+
+    monkeypatch.setattr(world, "leave", leave)
+    world.run(LIMITED)
+    assert {row["kind"] for row in world.rows()} == {"peaks"}
 
 
 def test_a_smoke_run_does_not_stand_for_a_whole_one(world: World) -> None:
