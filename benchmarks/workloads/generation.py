@@ -35,8 +35,8 @@ def _answers(torch: Any, model: Any, prompts: int, length: int, tokens: int) -> 
 def llama_generate(torch: Any, steps: int, mark: Mark) -> None:
     """A 12-layer Llama that answers batches of 1 to 16 prompts; its cache grows with each token.
 
-    Prompts have 32 to 2,048 tokens, answers 4 to 12: each token takes a 1 GHz host 50 ms, whatever
-    the allocator, and asks for all layers' keys and values anew, one token longer.
+    Prompts have 32 to 2,048 tokens, answers 4 to 12: each token asks for all layers' keys and
+    values anew, one token longer. More tokens would take host time only, some 50 ms each.
     """
     shapes = shapes_of("llama_generate")
     model = _llama(torch, torch.bfloat16).eval()
