@@ -51,8 +51,8 @@ def bench(options: Options) -> int:
             if options.traces:
                 return replay(options, options.traces)
             machine = environment()
-            if machine["gpu"] is None or machine["torch"] is None:
-                return without_gpu(options, machine, show)
+            if (lacks := what_is_missing(machine)) is not None:
+                return without_gpu(options, lacks, show)
             request = with_what_is_there(request, options, show)
             if machine["other_processes"]:
                 show.say(
@@ -112,16 +112,24 @@ def finish(options: Options, store: Store, show: Show) -> int:
     return FAILED if wrong else 0
 
 
-def without_gpu(options: Options, machine: dict[str, Any], show: Show) -> int:
+def what_is_missing(machine: dict[str, Any]) -> str | None:
+    """Say why nothing can be measured on a card here; None if it can."""
+    if machine["gpu"] is None:
+        return "no GPU was found"
+    if machine["torch"] is None:
+        return "torch is not installed"
+    return "this torch is a build without CUDA" if machine["cuda"] is None else None
+
+
+def without_gpu(options: Options, lacks: str, show: Show) -> int:
     """Replay recorded runs instead; raises UsageError where that is not what was wanted."""
-    lacks = "torch is not installed" if machine["gpu"] else "no GPU was found"
     if options.require_gpu or options.command is not None:
         raise UsageError(
             f"nothing was measured: {lacks}.\n"
             "Allocators are measured on a card, with a CUDA build of torch.\n"
             "Without one, `bench` replays recorded runs and `replay` your own."
         )
-    show.say(replays.ONE_LINE.replace("no GPU was found", lacks))
+    show.say(f"{lacks}: {replays.INSTEAD}")
     return replay(options, replays.bundled())
 
 

@@ -16,9 +16,9 @@ from gpumem_alloc.trace import TraceError, read_trace
 from .picture import Bar, draw
 
 TRACES = Path(__file__).resolve().parent / "traces"
-ONE_LINE = (
-    "no GPU was found: recorded runs are replayed, with addresses only, through models of "
-    "PyTorch's policies and through our own code"
+INSTEAD = (
+    "recorded runs are replayed, with addresses only, through models of PyTorch's policies and "
+    "through our own code"
 )
 
 

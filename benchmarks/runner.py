@@ -47,7 +47,9 @@ class Runner:
         self.costs.learn(store.results.rows)
         self.begin = time.monotonic()
         self.left_out: list[Task] = []
-        self.ahead = Ahead(self.cores, start)
+        # Without NVML a poller asks the driver, and holds memory of the card while it waits.
+        cores = self.cores if self.empty.free_bytes is not None else 1
+        self.ahead = Ahead(cores, start)
         self._soon: list[Task] = []
 
     def left_s(self) -> float:

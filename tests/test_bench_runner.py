@@ -31,7 +31,7 @@ from tests.rig.machine import Machine
 GIB = 1 << 30
 MACHINE: dict[str, Any] = {
     "gpu": "Card 9", "driver": "1", "torch": "2.11", "gpumem_alloc": "0", "git_id": "",
-    "other_processes": 0,
+    "other_processes": 0, "cuda": "13.0",
 }  # fmt: skip
 QUIET = Console(file=Path(os.devnull).open("w"))  # noqa: SIM115 (as long as the tests)
 
@@ -635,6 +635,10 @@ def test_without_a_gpu_it_replays_and_says_so(
     assert (tmp_path / "made" / "replay.png").read_bytes().startswith(b"\x89PNG")
     assert bench("--require-gpu") == cli.BAD_INPUT
     assert "nothing was measured: no GPU was found" in capsys.readouterr().err
+    for field, why in (("torch", "torch is not installed"), ("cuda", "a build without CUDA")):
+        monkeypatch.setattr(measure, "environment", lambda field=field: MACHINE | {field: None})
+        assert bench("--", "python", "train.py") == cli.BAD_INPUT
+        assert why in capsys.readouterr().err
     broken = tmp_path / "broken.pickle"
     broken.write_bytes(b"no pickle")
     assert bench("--trace", str(broken)) == cli.BAD_INPUT
