@@ -100,7 +100,8 @@ private:
     std::vector<c10::DataPtr> blocks_;
 };
 
-std::optional<LiveBlocks> live;
+// Never destroyed: to free a million blocks at the end is in nobody's interest.
+std::optional<LiveBlocks>& live = *new std::optional<LiveBlocks>;
 std::vector<c10::cuda::CUDAStream> streams;
 using Rings = std::vector<std::vector<c10::DataPtr>>;
 std::map<std::size_t, Rings> rings_by_bytes;  // one for each stream

@@ -144,10 +144,12 @@ class Scale:
             except Refused as refusal:
                 self.left_out.append(f"live {name} {count:,.0f} and more: {refusal}")
                 break
-        self._shrink(0)
-        self._loops.empty_cache()
 
     def _begin(self, least: int, most: int) -> None:
+        """Free the blocks before, and say of which sizes the next ones are."""
+        if self._live_count:
+            self._shrink(0)
+            self._loops.empty_cache()
         self._loops.live_begin(least, most)
         self._live_count = 0
         self._mean_bytes = least if least == most else (most - least) / math.log(most / least)
@@ -159,8 +161,8 @@ class Scale:
         has_bytes = self.torch.cuda.mem_get_info()[0] + self._idle_bytes()
         if more_bytes > has_bytes:
             raise Refused(f"{more_bytes / GB:.1f} GB more, {has_bytes / GB:.1f} GB free")
+        self._live_count = count  # so many at most, should it end early
         self._checked(self._loops.live_grow(count, GROW_SECONDS))
-        self._live_count = count
 
     def _shrink(self, count: int) -> None:
         self._loops.live_shrink(count)
