@@ -52,6 +52,9 @@ how RMM measures itself. Shapes vary by a seeded generator, the same in every ru
 stands, the capacity benchmark looks for the largest size that fits. Times are repeated first for
 those in bold.
 
+A new one is a function that tells `mark` of its steps, a seed in
+`benchmarks/workloads/shapes.py`, and an entry in the `WORKLOADS` of its file.
+
 | workload | family | seed | steps | needs | capacity in | what it stresses |
 |---|---|---|---|---|---|---|
 """

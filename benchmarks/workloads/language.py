@@ -88,10 +88,10 @@ def bert_batch(torch: Any, size: int, steps: int, mark: Mark) -> None:
 
 
 def llama_lora_ckpt(torch: Any, steps: int, mark: Mark) -> None:
-    """A 16-layer Llama with LoRA and checkpointed layers, on pairs of 128 to 4,096 tokens.
+    """A 16-layer Llama with LoRA: checkpointing frees and makes anew each layer's activations.
 
-    Checkpointing frees and computes anew each layer's activations: short-lived blocks of two
-    sizes a step, above weights that never move.
+    Pairs of texts of 128 to 4,096 tokens: short-lived blocks of another size each step, beside
+    weights that stay.
     """
     peft: Any = importlib.import_module("peft")
     transformers: Any = importlib.import_module("transformers")

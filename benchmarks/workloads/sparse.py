@@ -47,10 +47,9 @@ def _train_on_graphs(
 
 
 def gnn(torch: Any, steps: int, mark: Mark) -> None:
-    """Three graph layers on a new random graph each step: 20,000 to 200,000 nodes.
+    """Three graph layers on a new random graph each step: blocks of GBs, never of one size twice.
 
-    A node has 4 to 16 edges, and messages along edges are the largest blocks: of several GB, and
-    of another size each time.
+    20,000 to 200,000 nodes with 4 to 16 edges each; the messages along edges are the largest.
     """
     shapes = shapes_of("gnn")
 

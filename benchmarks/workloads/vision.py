@@ -44,10 +44,10 @@ def _detection_loss(model: Any, targets: list[Boxes]) -> Any:
 
 
 def maskrcnn(torch: Any, steps: int, mark: Mark) -> None:
-    """Mask R-CNN on four images of 300 to 900 pixels with 1 to 12 objects each.
+    """Mask R-CNN on four images of 300 to 900 pixels: the data decide how many boxes and masks.
 
-    The batch is padded to its largest image; proposals, matches and masks are as many as the data
-    make them, so that sizes below the backbone are known to nobody beforehand.
+    The batch is padded to its largest image, with 1 to 12 objects in each; proposals and matches
+    are as many as are found, so that sizes below the backbone are known to nobody beforehand.
     """
     shapes = shapes_of("maskrcnn")
     model = _mask_rcnn(torch)
