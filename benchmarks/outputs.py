@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from . import picture, verdicts
+from .cells import MARKS, rounds
 from .store import Results
 from .summary import Entry, Summary, summarise
 
@@ -70,7 +71,7 @@ def write_pictures(results: Results, folder: Path) -> list[Path]:
 def _table(summary: Summary) -> Table:
     where = summary.setting.environment
     table = Table(
-        box=box.SIMPLE_HEAD, title_justify="left",
+        box=box.SIMPLE_HEAD, title_justify="left", caption=f"runs: {MARKS}", caption_justify="left",
         title=f"{where.get('gpu')}, driver {where.get('driver')}, torch {where.get('torch')}; MiB",
     )  # fmt: skip
     table.add_column("workload")
@@ -98,7 +99,7 @@ def _cells(entry: Entry) -> list[str]:
         f"{peaks.utilisation:.1%}" if peaks and peaks.utilisation else NOTHING,
         f"{times.step_ms:,.1f}" if times else NOTHING,
         f"{ratio.median:.3f} ({ratio.low:.3f}–{ratio.high:.3f})" if ratio else NOTHING,
-        f"{peaks.runs if peaks else 0}, {times.rounds if times else 0}",
+        f"{peaks.runs if peaks else 0}, {rounds(times)}",
         f"{entry.driver.ms:,.0f}" if entry.driver else NOTHING,
         NOTHING if entry.retries is None else str(entry.retries),
         entry.losses if entry.losses != "not run" else NOTHING,
