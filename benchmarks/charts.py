@@ -10,7 +10,7 @@ from .cells import rounds
 from .intervals import Interval
 from .picture import GIB, LIVE, Bar, colour, figure, held_panel
 from .readme_table import COLUMNS
-from .selection import OURS, allocator_order, is_ours, newest_of_ours
+from .selection import OURS, allocator_order, is_ours, newest_of_ours, same_work
 from .store import Row
 from .summary import PEAKS_PASS, Entry, Summary
 
@@ -23,6 +23,7 @@ def timelines(
 ) -> dict[str, list[list[float]]]:
     """Return ms and bytes on the card of one run per allocator: the run with the highest peak."""
     rows = [row for row in summary.setting.rows if row["workload"] == workload]
+    rows = same_work(summary.setting, rows)
     alone = [
         row for row in rows if (row.get("card") or {}).get("timeline") and not row.get("group")
     ]

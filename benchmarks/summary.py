@@ -30,6 +30,7 @@ from .selection import (
     is_ours,
     is_pytorchs,
     newest_of_ours,
+    same_work,
     settings,
     workload_order,
 )
@@ -143,7 +144,7 @@ def _entries(setting: Setting) -> list[Entry]:
     rows = [row for row in setting.rows if row["kind"] in ("peaks", "times", "losses", "script")]
     found: list[Entry] = []
     for workload in sorted(dict.fromkeys(row["workload"] for row in rows), key=workload_order):
-        mine = [row for row in rows if row["workload"] == workload]
+        mine = same_work(setting, [row for row in rows if row["workload"] == workload])
         names = sorted(dict.fromkeys(row["allocator"] for row in mine), key=allocator_order)
         made = [entry for name in names if (entry := _entry(setting, mine, name))]
         found += [_placed(entry, made) for entry in made]
@@ -178,6 +179,7 @@ def _entry(setting: Setting, rows: list[Row], name: str) -> Entry | None:
 def timed_rows(summary: Summary, entry: Entry) -> list[Row]:
     """Return the rows that an entry's times come from."""
     rows = [row for row in summary.setting.rows if row["workload"] == entry.workload]
+    rows = same_work(summary.setting, rows)
     timed = _timed(summary.setting, _plain(rows), entry.allocator)
     return _alike(_of(timed, entry.allocator))
 

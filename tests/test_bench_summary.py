@@ -140,6 +140,17 @@ def test_times_of_an_older_version_are_kept_and_named_until_there_are_newer_ones
     assert not native.times.is_older
 
 
+def test_runs_of_a_workload_that_has_other_steps_since_do_not_count() -> None:
+    sessions = [session("2026-01-02"), session("2026-01-01")]
+    old = [row("native", [1.0] * 24, session=1, card=card(5000))]
+    entry = entry_of("native", NATIVE, *old, sessions=sessions)
+    assert entry.peaks is not None
+    assert entry.peaks.card_bytes == 1100 * MIB
+    assert entry.times is not None
+    assert entry.times.rounds == 1
+    assert entry_of("native", *old, sessions=sessions).peaks is not None  # while it is the only one
+
+
 def test_shorter_runs_do_not_count_beside_whole_ones() -> None:
     short = [row("native", [1.0] * 4, steps=4), row("paged", [9.0] * 4, steps=4)]
     assert to_fastest(entry_of("paged", *short)).median == 9.0
