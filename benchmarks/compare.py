@@ -26,7 +26,7 @@ from .losses import EQUAL
 from .measures import Measure, capacities, measures
 from .selection import is_ours
 from .store import Results
-from .summary import Entry, Summary, summarise
+from .summary import Entry, Summary, summarise, timed_rows
 
 MACHINE = ("gpu", "gpu_bytes", "driver", "kernel", "cores", "torch", "cuda", "python")
 
@@ -101,8 +101,8 @@ def compare(before: Results, after: Results, threshold_percent: float) -> Compar
         return Comparison(threshold_percent, {}, ("nothing", "nothing"), [], [], [])
     left, right = a.setting.environment, b.setting.environment
     differing = differences(left, right)
-    names = [f"{entry.workload}/{entry.allocator}" for entry in a.entries]
-    other_names = [f"{entry.workload}/{entry.allocator}" for entry in b.entries]
+    names = _names(a, b)
+    other_names = _names(b, a)
     return Comparison(
         threshold_percent,
         differing,
@@ -111,6 +111,26 @@ def compare(before: Results, after: Results, threshold_percent: float) -> Compar
         [name for name in names if name not in other_names],
         [name for name in other_names if name not in names],
     )
+
+
+def _names(summary: Summary, other: Summary) -> list[str]:
+    """Name the entries, with their number of steps where the other side's workload has another."""
+    found = []
+    for entry in summary.entries:
+        beside = other.entry(entry.workload, entry.allocator)
+        is_same = beside is None or _are_same_work(summary, entry, other, beside)
+        steps = "" if is_same else f" ({len(timed_rows(summary, entry)[0]['step_ms'])} steps)"
+        found.append(f"{entry.workload}/{entry.allocator}{steps}")
+    return found
+
+
+def _are_same_work(a: Summary, entry: Entry, b: Summary, other: Entry) -> bool:
+    """Say whether two entries are of runs as long; False shows a workload that has changed."""
+    counts = [
+        {len(row["step_ms"]) for row in timed_rows(summary, each) if row["kind"] != "script"}
+        for summary, each in ((a, entry), (b, other))
+    ]
+    return not all(counts) or bool(counts[0] & counts[1])
 
 
 def differences(left: dict[str, Any], right: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -131,6 +151,7 @@ def _changes(
         (entry, other)
         for entry in a.entries
         if (other := b.entry(entry.workload, entry.allocator)) is not None
+        and _are_same_work(a, entry, b, other)
     ]
     has_ours = any(is_ours(entry.allocator) for entry, _ in pairs)
     for entry, other in pairs:

@@ -5,8 +5,8 @@ do not depend on clocks. Times are compared more narrowly: in one lockstep group
 one session.
 
 A workload that has another number of steps since is another one: its older runs do not count. Ours
-is another program after every change. Of ours, for each workload and kind of row, only the
-sessions with the newest version count; PyTorch's and RMM's rows all do.
+is another program after every change. Of ours, for each workload and purpose (peaks, times),
+only the sessions with the newest version count; PyTorch's and RMM's rows all do.
 """
 
 from __future__ import annotations

@@ -164,6 +164,10 @@ def test_what_only_one_side_has_is_named() -> None:
     assert found.only_after == ["buffers/expandable"]
     assert "only in A: buffers/paged" in found.text()
     assert compare(results(), results(), 2.0).changes == []
+    longer = between([row("paged")], [row("paged", [9.0] * 24, card=card(9000))])
+    assert longer.only_before == ["buffers/paged (8 steps)"]
+    assert longer.only_after == ["buffers/paged (24 steps)"]
+    assert not longer.changed
 
 
 def write(path: Path, made: Results) -> Path:
