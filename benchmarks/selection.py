@@ -4,9 +4,9 @@ Rows of several sessions are one table where card, driver and torch are the same
 do not depend on clocks. Times are compared more narrowly: in one lockstep group, or in one round of
 one session.
 
-A workload that has another number of steps since is another one: its older runs do not count. Ours
-is another program after every change. Of ours, for each workload and purpose (peaks, times),
-only the sessions with the newest version count; PyTorch's and RMM's rows all do.
+A workload that has another number of steps or other code since is another one: its older runs do
+not count. Ours is another program after every change. Of ours, for each workload and purpose
+(peaks, times), only the sessions with the newest version count; PyTorch's and RMM's rows all do.
 """
 
 from __future__ import annotations
@@ -115,17 +115,20 @@ def full_length(rows: list[Row]) -> list[Row]:
 
 
 def same_work(setting: Setting, rows: list[Row]) -> list[Row]:
-    """Leave out runs of a workload that has another number of steps since: it is another one."""
+    """Leave out runs of a workload that has other steps or other code since: it is another one."""
     order = list(setting.sessions)
     whole = [row for row in rows if row["kind"] in ("peaks", "times") and row.get("step_ms")]
     whole = [row for row in whole if row.get("steps") is None]
     if not whole:
         return rows
     newest = max(order.index(row["session"]) for row in whole)
-    steps = {len(row["step_ms"]) for row in whole if order.index(row["session"]) == newest}
-    kept = [id(row) for row in whole if len(row["step_ms"]) in steps]
-    left_out = {id(row) for row in whole} - set(kept)
+    now = {_work(row) for row in whole if order.index(row["session"]) == newest}
+    left_out = {id(row) for row in whole if _work(row) not in now}
     return [row for row in rows if id(row) not in left_out]
+
+
+def _work(row: Row) -> tuple[int, str | None]:
+    return len(row["step_ms"]), row.get("code_id")
 
 
 def workload_order(name: str) -> tuple[int, int]:

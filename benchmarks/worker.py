@@ -183,6 +183,7 @@ def measure(job: Job, channel: Channel) -> Row:
         figures = None if driver is None else driver.figures()
     row: Row = {} if door is None else {"door": door}
     row |= {
+        "code_id": WORKLOADS[job.workload].code_id,
         "startup_s": round(startup_s, 3),
         "run_s": round(sum(steps.ms[1:]) / 1e3, 4),  # the first one makes the model
         "step_ms": steps.ms,

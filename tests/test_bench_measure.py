@@ -22,6 +22,7 @@ from benchmarks.children import import_path
 from benchmarks.driver_calls import DriverCalls
 from benchmarks.job import Job, Row
 from benchmarks.worker import failure, statistics
+from benchmarks.workloads import WORKLOADS
 from tests.rig.machine import Machine
 
 JOB = Job("buffers", "native")
@@ -347,6 +348,7 @@ def test_a_worker_reports_one_row(machine: Machine, root: Path, job: Job) -> Non
     row = row_of(machine, root, job)
     assert {name: row[name] for name in job.row()} | {"card": True} == job.row()
     assert len(row["step_ms"]) == len(row["losses"]) == 6
+    assert row["code_id"] == WORKLOADS["buffers"].code_id
     assert 0 < row["requested_peak_bytes"] <= row["live_peak_bytes"] <= row["reserved_peak_bytes"]
     assert row["allocations"] > 100
     assert row["ooms"] == row["alloc_retries"] == 0

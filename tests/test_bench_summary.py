@@ -151,6 +151,15 @@ def test_runs_of_a_workload_that_has_other_steps_since_do_not_count() -> None:
     assert entry_of("native", *old, sessions=sessions).peaks is not None  # while it is the only one
 
 
+def test_runs_of_a_workload_that_has_other_code_since_do_not_count() -> None:
+    sessions = [session("2026-01-02"), session("2026-01-01")]
+    old = row("native", session=1, card=card(5000), code_id="a")
+    for new_id, card_mib in (("b", 1100), ("a", 5000)):
+        entry = entry_of("native", {**NATIVE, "code_id": new_id}, old, sessions=sessions)
+        assert entry.peaks is not None
+        assert entry.peaks.card_bytes == card_mib * MIB, new_id
+
+
 def test_shorter_runs_do_not_count_beside_whole_ones() -> None:
     short = [row("native", [1.0] * 4, steps=4), row("paged", [9.0] * 4, steps=4)]
     assert to_fastest(entry_of("paged", *short)).median == 9.0

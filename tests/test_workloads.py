@@ -181,3 +181,17 @@ def test_a_larger_size_needs_more_memory(native: Ran) -> None:
     assert len(peaks) == 6
     for first in range(0, len(peaks), 3):
         assert peaks[first] * 1.2 < peaks[first + 1] < peaks[first + 2]
+
+
+def test_a_workload_is_another_one_after_a_change_of_code_alone(tmp_path: Path) -> None:
+    def code_id(text: str) -> str:
+        path = tmp_path / "made.py"
+        path.write_text(text)
+        space: dict[str, Any] = {}
+        exec(compile(text, path, "exec"), space)
+        return Workload(space["loop"], 1, "pattern").code_id
+
+    first = code_id('"""One."""\ndef loop(torch, steps, mark):\n    "Two."\n    size = 7\n')
+    told = code_id("def loop(torch, steps, mark):\n    size = 7  # three\n")
+    assert told == first
+    assert code_id("def loop(torch, steps, mark):\n    size = 8\n") != first
