@@ -150,9 +150,7 @@ private:
                                     std::shared_ptr<c10::GatheredContext> context);
     Status try_release(void* pointer) noexcept;
     bool release_previous(void* pointer) noexcept;
-    void note_allocation(History::Event event, History::Context context);
     Status release_observed(Core& core, void* pointer) noexcept;
-    void note_free(const TraceRecord& block);
     void report_to_profiler(void* pointer, std::int64_t bytes, DeviceIndex device);
     bool is_ours(const void* pointer) { return core().describe(address_of(pointer)).has_value(); }
     bool is_previous_pool(DeviceIndex device, MempoolId_t pool);

@@ -11,10 +11,12 @@ namespace {
 
 using TraceEntry = History::TraceEntry;
 
-thread_local const History::Context* the_cause = nullptr;
-
-// What the thread's events are labelled with: plain data, which costs no guard to look at.
-thread_local constinit const std::shared_ptr<const Labels>* the_labels = nullptr;
+// Plain data, which costs no guard and no call to look at.
+#define GMA_PLAIN_THREAD_LOCAL thread_local constinit __attribute__((tls_model("initial-exec")))
+GMA_PLAIN_THREAD_LOCAL const History::Context* the_cause = nullptr;
+// What the thread's events are labelled with; null where they are not.
+GMA_PLAIN_THREAD_LOCAL const std::shared_ptr<const Labels>* the_labels = nullptr;
+#undef GMA_PLAIN_THREAD_LOCAL
 
 struct ThreadLabels {
     ThreadLabels() = default;
@@ -99,25 +101,29 @@ void History::set(const Settings& settings) {
     TORCH_CHECK(settings.when == RecordContext::NEVER || settings.gather != nullptr,
                 "recording with contexts needs a function that gathers them");
     const std::uint32_t skipped = bits_of(settings.skip_actions);
+    static_cast<void>(clock());           // its first reading precedes the first event
+    std::vector<HistoryRing> gone_rings;  // millions of entries: let go outside the lock
+    decltype(contexts_) gone_contexts;
+    const std::lock_guard telling(telling_);
     const std::lock_guard guard(lock_);
-    static_cast<void>(clock());  // its first reading precedes the first event
     recording_ = settings.enabled;
     gather_ = settings.enabled ? settings.gather : nullptr;
     when_ = settings.enabled ? settings.when : RecordContext::NEVER;
     max_entries_ = std::max<std::size_t>(settings.max_entries, 1);
     skipped_ = skipped;
     if (!settings.enabled || settings.clear) {
-        rings_.clear();
+        gone_rings.swap(rings_);
         annotations_.clear();
     }
-    if (!settings.enabled) { contexts_.clear(); }
+    if (!settings.enabled) { gone_contexts.swap(contexts_); }
     for (HistoryRing& ring : rings_) { ring.set_capacity(max_entries_); }
     listening_ = settings.enabled || !trackers_.empty();
 }
 
 void History::add_tracker(c10::CachingDeviceAllocator::AllocatorTraceTracker tracker) {
-    const std::lock_guard guard(lock_);
+    const std::lock_guard telling(telling_);
     trackers_.push_back(std::move(tracker));
+    has_trackers_ = true;
     listening_ = true;
 }
 
@@ -127,105 +133,151 @@ History::Context History::gather(RecordContext level) const {
     return function != nullptr ? function() : nullptr;
 }
 
-void History::note(const Event& event, Context context) {
-    if (!listening()) { return; }
-    const std::lock_guard guard(lock_);
-    append_locked(event, context, Completes::No);
+namespace {
+
+History::Event event_of(const TraceRecord& record, TraceEntry::Action action) {
+    return {action,
+            static_cast<c10::DeviceIndex>(record.device),
+            record.address,
+            record.bytes,
+            reinterpret_cast<void*>(record.stream),
+            {record.pool_first, record.pool_second}};
 }
 
-void History::note_allocation(const Event& event, Context context) {
-    const std::lock_guard guard(lock_);
-    append_locked(event, context, Completes::No);
-    if (context != nullptr) { contexts_[event.address] = std::move(context); }
+// Field by field into memory that is written once: a copy by way of the stack costs more than all
+// else here.
+void write(HistoryEntry& entry, const History::Event& event, bool completes,
+           c10::approx_time_t time) {
+    entry.address = event.address;
+    entry.time = time;
+    entry.bytes = event.bytes;
+    entry.pool_second = static_cast<std::uint32_t>(event.pool.second);
+    entry.pool_first = static_cast<std::uint32_t>(event.pool.first);
+    entry.stream = event.stream;
+    entry.action = static_cast<std::uint8_t>(event.action);
+    entry.device = static_cast<std::int8_t>(event.device);
+    entry.completes = completes;
 }
 
-void History::note_free(const Event& event, bool completes, Context context) {
-    Context allocated_by;  // let go outside the lock
-    const std::lock_guard guard(lock_);
-    if (auto it = contexts_.find(event.address); it != contexts_.end()) {
-        allocated_by = std::move(it->second);
-        contexts_.erase(it);
+}  // namespace
+
+template <class PlaceContext>
+[[gnu::always_inline]] inline void History::append(const Event& event, Completes completes,
+                                                   const std::shared_ptr<const Labels>* labels,
+                                                   PlaceContext&& place_context) {
+    HistoryExtra extra;
+    if (labels != nullptr) { extra.labels = *labels; }
+    std::unique_lock<std::mutex> telling;
+    if (has_trackers_.load(std::memory_order_relaxed)) [[unlikely]] {
+        telling = std::unique_lock(telling_);
     }
-    append_locked(event, context != nullptr ? context : allocated_by,
-                  completes ? Completes::Yes : Completes::No);
+    HistoryEntry told;
+    HistoryExtra told_extra;
+    {
+        const std::lock_guard guard(lock_);
+        const bool is_kept = when_.load(std::memory_order_relaxed) >= RecordContext::ALLOC;
+        place_context(is_kept ? &extra.context : nullptr);
+        const c10::approx_time_t time = c10::getApproximateTime();
+        if (telling.owns_lock()) [[unlikely]] {
+            write(told, event, completes == Completes::Yes, time);
+            told_extra = extra;
+        }
+        if (recording()) [[likely]] { push_locked(event, completes, time, extra); }
+    }
+    if (telling.owns_lock()) [[unlikely]] { tell(told, told_extra); }
+}
+
+[[gnu::always_inline]] inline void History::push_locked(const Event& event, Completes completes,
+                                                        c10::approx_time_t time,
+                                                        HistoryExtra& extra) {
+    const auto device = static_cast<std::size_t>(event.device);
+    while (device >= rings_.size()) { rings_.emplace_back().set_capacity(max_entries_); }
+    if (skipped_.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+        const bool has_end = completes == Completes::Yes && !skipped(TraceEntry::FREE_COMPLETED);
+        if (!skipped(event.action)) {
+            write(rings_[device].push(extra), event, has_end, time);
+        } else if (has_end) {
+            Event end = event;
+            end.action = TraceEntry::FREE_COMPLETED;
+            write(rings_[device].push(extra), end, false, time);
+        }
+        return;
+    }
+    write(rings_[device].push(extra), event, completes == Completes::Yes, time);
+}
+
+void History::note(const Event& event, Context&& context) {
+    if (!listening()) { return; }
+    append(event, Completes::No, the_labels, [&](Context* kept) {
+        if (kept != nullptr) { *kept = std::move(context); }
+    });
+}
+
+void History::note_allocation(const Event& event, Context&& context) {
+    append(event, Completes::No, the_labels, [&](Context* kept) {
+        if (context == nullptr) { return; }
+        if (kept != nullptr) { *kept = context; }
+        contexts_[event.address] = std::move(context);
+    });
+}
+
+void History::note_free(const TraceRecord& block, Context&& context) {
+    Context allocated_by;  // let go outside the lock
+    append(event_of(block, TraceEntry::FREE_REQUESTED),
+           block.action == Action::Free ? Completes::Yes : Completes::No, the_labels,
+           [&](Context* kept) {
+               if (!contexts_.empty()) { take_context_locked(block.address, allocated_by); }
+               if (kept != nullptr) { *kept = std::move(context ? context : allocated_by); }
+           });
+}
+
+void History::take_context_locked(std::size_t address, Context& taken) {
+    const auto it = contexts_.find(address);
+    if (it == contexts_.end()) { return; }
+    taken = std::move(it->second);
+    contexts_.erase(it);
 }
 
 void History::note(const TraceRecord& record) noexcept {
     if (!listening()) { return; }
     try {
-        const Event event{action_of(record.action),
-                          static_cast<c10::DeviceIndex>(record.device),
-                          record.address,
-                          record.bytes,
-                          reinterpret_cast<void*>(record.stream),
-                          {record.pool_first, record.pool_second}};
-        const std::lock_guard guard(lock_);
-        append_locked(event, the_cause != nullptr ? *the_cause : nullptr, Completes::No);
+        append(event_of(record, action_of(record.action)), Completes::No, the_labels,
+               [](Context* kept) {
+                   if (kept != nullptr && the_cause != nullptr) { *kept = *the_cause; }
+               });
     } catch (...) {  // the host is out of memory: the event is lost, the allocator is not
     }
 }
 
-void History::note_annotation(const Event& event, const std::string& metadata, Context context) {
+void History::note_annotation(const Event& event, const std::string& metadata, Context&& context) {
     if (!listening()) { return; }
     const auto labels = std::make_shared<const Labels>(Labels{kNoCompileContext, metadata});
-    const std::lock_guard guard(lock_);
-    append_locked(event, context, Completes::No, labels);
-}
-
-void History::append_locked(const Event& event, const Context& context, Completes completes) {
-    static const std::shared_ptr<const Labels> kNone;
-    append_locked(event, context, completes, the_labels != nullptr ? *the_labels : kNone);
-}
-
-void History::append_locked(const Event& event, const Context& context, Completes completes,
-                            const std::shared_ptr<const Labels>& labels) {
-    HistoryEntry entry;
-    entry.address = event.address;
-    entry.bytes = event.bytes;
-    entry.stream = event.stream;
-    entry.time = c10::getApproximateTime();
-    if (when_.load(std::memory_order_relaxed) >= RecordContext::ALLOC) { entry.context = context; }
-    entry.labels = labels;
-    entry.pool_first = static_cast<std::uint32_t>(event.pool.first);
-    entry.pool_second = static_cast<std::uint32_t>(event.pool.second);
-    entry.action = static_cast<std::uint8_t>(event.action);
-    entry.device = static_cast<std::int8_t>(event.device);
-    entry.completes = completes == Completes::Yes;
-    if (!trackers_.empty()) { tell_locked(entry); }
-    if (!recording()) { return; }
-    const bool skips_end = entry.completes && skipped(TraceEntry::FREE_COMPLETED);
-    if (skipped(event.action)) {
-        if (!entry.completes || skips_end) { return; }
-        entry.action = TraceEntry::FREE_COMPLETED;
-        entry.completes = false;
-    } else if (skips_end) {
-        entry.completes = false;
-    }
-    const auto device = static_cast<std::size_t>(event.device);
-    while (device >= rings_.size()) { rings_.emplace_back().set_capacity(max_entries_); }
-    rings_[device].push(std::move(entry));
+    append(event, Completes::No, &labels, [&](Context* kept) {
+        if (kept != nullptr) { *kept = std::move(context); }
+    });
 }
 
 namespace {
 
-TraceEntry trace_entry(const HistoryEntry& entry, TraceEntry::Action action) {
+TraceEntry trace_entry(const HistoryEntry& entry, const HistoryExtra& extra,
+                       TraceEntry::Action action) {
     return TraceEntry(action, entry.device, entry.address, entry.bytes, entry.stream,
-                      {entry.pool_first, entry.pool_second}, entry.time, entry.context,
-                      entry.labels != nullptr ? entry.labels->compile_context : kNoCompileContext,
-                      entry.labels != nullptr ? entry.labels->metadata : "");
+                      {entry.pool_first, entry.pool_second}, entry.time, extra.context,
+                      extra.labels != nullptr ? extra.labels->compile_context : kNoCompileContext,
+                      extra.labels != nullptr ? extra.labels->metadata : "");
 }
 
 // As torch has it: one entry for each action.
 template <class Use>
-void expand(const HistoryEntry& entry, Use&& use) {
-    use(trace_entry(entry, static_cast<TraceEntry::Action>(entry.action)));
-    if (entry.completes) { use(trace_entry(entry, TraceEntry::FREE_COMPLETED)); }
+void expand(const HistoryEntry& entry, const HistoryExtra& extra, Use&& use) {
+    use(trace_entry(entry, extra, static_cast<TraceEntry::Action>(entry.action)));
+    if (entry.completes) { use(trace_entry(entry, extra, TraceEntry::FREE_COMPLETED)); }
 }
 
 }  // namespace
 
-void History::tell_locked(const HistoryEntry& entry) const {
-    expand(entry, [this](const TraceEntry& told) {
+void History::tell(const HistoryEntry& entry, const HistoryExtra& extra) const {
+    expand(entry, extra, [this](const TraceEntry& told) {
         for (const auto& tracker : trackers_) { tracker(told); }
     });
 }
@@ -237,8 +289,8 @@ std::vector<TraceEntry> History::entries(c10::DeviceIndex device) const {
     const auto index = static_cast<std::size_t>(device);
     if (index >= rings_.size()) { return result; }
     result.reserve(2 * rings_[index].size());
-    rings_[index].for_each([&](const HistoryEntry& entry) {
-        expand(entry, [&](TraceEntry&& told) {
+    rings_[index].for_each([&](const HistoryEntry& entry, const HistoryExtra& extra) {
+        expand(entry, extra, [&](TraceEntry&& told) {
             told.time_.t_ = to_ns(told.time_.approx_t_) / 1000;
             result.push_back(std::move(told));
         });

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/allocator.h"
+#include "torch/bridge/brief_lock.h"
 #include "torch/bridge/history_ring.h"
 #include "torch/bridge/torch_version.h"
 
@@ -66,11 +67,11 @@ public:
 
     // The caller's context, if one is wanted at this level. Takes Python's lock: hold none of ours.
     Context gather(RecordContext level) const;
-    void note(const Event& event, Context context);
-    void note_allocation(const Event& event, Context context);
-    // Before the memory can be anybody else's. With `completes` the free is done at once.
-    void note_free(const Event& event, bool completes, Context context);
-    void note_annotation(const Event& event, const std::string& metadata, Context context);
+    void note(const Event& event, Context&& context);
+    void note_allocation(const Event& event, Context&& context);
+    // Of an allocated block as the core describes it, before its memory can be anybody else's.
+    void note_free(const TraceRecord& block, Context&& context);
+    void note_annotation(const Event& event, const std::string& metadata, Context&& context);
     void note(const TraceRecord& record) noexcept override;
 
     void push_compile_context(std::string context);
@@ -89,23 +90,39 @@ public:
 private:
     // A free that completes at once is told as two events.
     enum class Completes : std::uint8_t { No, Yes };
-    void append_locked(const Event& event, const Context& context, Completes completes);
-    void append_locked(const Event& event, const Context& context, Completes completes,
-                       const std::shared_ptr<const Labels>& labels);
-    void tell_locked(const HistoryEntry& entry) const;
-    bool skipped(TraceEntry::Action action) const { return (skipped_ >> action & 1U) != 0; }
+    // Multiplies: addresses of blocks end in the same bits.
+    struct AddressHash {
+        using hash_policy = ska::fibonacci_hash_policy;
+        std::size_t operator()(std::size_t address) const { return address / 512; }
+    };
+
+    // Under the lock `place_context` gets what is to keep the entry's context, or null.
+    template <class PlaceContext>
+    void append(const Event& event, Completes completes,
+                const std::shared_ptr<const Labels>* labels, PlaceContext&& place_context);
+    void push_locked(const Event& event, Completes completes, c10::approx_time_t time,
+                     HistoryExtra& extra);
+    void take_context_locked(std::size_t address, Context& taken);
+    void tell(const HistoryEntry& entry, const HistoryExtra& extra) const;
+    bool skipped(TraceEntry::Action action) const {
+        return (skipped_.load(std::memory_order_relaxed) >> action & 1U) != 0;
+    }
 
     std::atomic<bool> listening_{false};
     std::atomic<bool> recording_{false};
+    std::atomic<bool> has_trackers_{false};
+    std::atomic<std::uint32_t> skipped_{0};  // bits by action
     std::atomic<c10::CachingDeviceAllocator::CreateContextFn> gather_{nullptr};
     std::atomic<RecordContext> when_{RecordContext::NEVER};
 
-    mutable std::mutex lock_;  // of what follows
-    std::size_t max_entries_ = 1;
-    std::uint32_t skipped_ = 0;                          // bits by action
-    std::vector<HistoryRing> rings_;                     // by device
-    ska::flat_hash_map<std::size_t, Context> contexts_;  // of allocated blocks
+    // Of the trackers, which are called under it: so they see events in the order of the rings.
+    std::mutex telling_;
     std::vector<c10::CachingDeviceAllocator::AllocatorTraceTracker> trackers_;
+
+    mutable BriefLock lock_;  // of what follows; taken after telling_
+    std::size_t max_entries_ = 1;
+    std::vector<HistoryRing> rings_;                                  // by device
+    ska::flat_hash_map<std::size_t, Context, AddressHash> contexts_;  // of allocated blocks
     std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
 };
 

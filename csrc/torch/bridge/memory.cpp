@@ -121,24 +121,21 @@ void* BridgeAllocator::obtain_observed(std::size_t bytes, DeviceIndex device, cu
     const History::Cause cause(context);
     Result<Address> address = core().allocate(device, bytes, stream);
     if (!address) { out_of_memory(address.status(), bytes, device, stream, std::move(context)); }
+    void* const pointer = reinterpret_cast<void*>(*address);
     try {
-        note_allocation({TraceEntry::ALLOC, device, *address, bytes, stream, {0, 0}},
-                        std::move(context));
+        if (history_.listening()) {
+            const auto block = has_pools_ ? core().describe(*address) : std::nullopt;
+            const MempoolId_t pool =
+                block ? MempoolId_t{block->pool_first, block->pool_second} : MempoolId_t{0, 0};
+            history_.note_allocation({TraceEntry::ALLOC, device, *address, bytes, stream, pool},
+                                     std::move(context));
+        }
+        report_to_profiler(pointer, static_cast<std::int64_t>(round_for_profiler(bytes)), device);
     } catch (...) {  // a tracker's, or the host is out of memory: nobody gets the block
         static_cast<void>(core().free(*address));
         throw;
     }
-    return reinterpret_cast<void*>(*address);
-}
-
-void BridgeAllocator::note_allocation(History::Event event, History::Context context) {
-    if (history_.listening()) {
-        const auto block = has_pools_ ? core().describe(event.address) : std::nullopt;
-        if (block) { event.pool = {block->pool_first, block->pool_second}; }
-        history_.note_allocation(event, std::move(context));
-    }
-    report_to_profiler(reinterpret_cast<void*>(event.address),
-                       static_cast<std::int64_t>(round_for_profiler(event.bytes)), event.device);
+    return pointer;
 }
 
 void BridgeAllocator::out_of_memory(const Status& status, std::size_t bytes, DeviceIndex device,
@@ -196,7 +193,7 @@ Status BridgeAllocator::try_release(void* pointer) noexcept {
 Status BridgeAllocator::release_observed(Core& core, void* pointer) noexcept {
     const auto block = core.describe(address_of(pointer));
     try {
-        if (block) { note_free(*block); }
+        if (block) { history_.note_free(*block, history_.gather(RecordContext::ALL)); }
     } catch (const std::exception&) {  // what is told is lost, the memory is not
     }
     Status status = core.free(address_of(pointer));
@@ -206,14 +203,6 @@ Status BridgeAllocator::release_observed(Core& core, void* pointer) noexcept {
                            static_cast<DeviceIndex>(block->device));
     } catch (const std::exception&) {}
     return {};
-}
-
-void BridgeAllocator::note_free(const TraceRecord& block) {
-    const MempoolId_t pool{block.pool_first, block.pool_second};
-    auto* const stream = reinterpret_cast<cudaStream_t>(block.stream);
-    history_.note_free({TraceEntry::FREE_REQUESTED, static_cast<DeviceIndex>(block.device),
-                        block.address, block.bytes, stream, pool},
-                       block.action == Action::Free, history_.gather(RecordContext::ALL));
 }
 
 void BridgeAllocator::report_to_profiler(void* pointer, std::int64_t bytes, DeviceIndex device) {
