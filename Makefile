@@ -45,8 +45,10 @@ cpp: $(ready)
 	cmake --build --preset dev
 	ctest --preset dev
 
+# Tests on a card watch its memory, so they run one by one.
+processes := $(if $(wildcard /dev/nvidiactl /dev/dxg),0,auto)
 pytest: module
-	GMA_OFFLINE=$${GMA_OFFLINE:-$$(cat $(venv)/gpumem_alloc.offline)} $(python) -m pytest $(PYTEST)
+	GMA_OFFLINE=$${GMA_OFFLINE:-$$(cat $(venv)/gpumem_alloc.offline)} $(python) -m pytest -n $(processes) --dist worksteal $(PYTEST)
 
 compat: module
 	$(python) tools/compat.py $(COMPAT)
