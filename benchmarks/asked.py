@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .allocators import ALLOCATORS, find
-from .plan import (
+from .passes.plan import (
     MAIN_ALLOCATORS,
     PASSES,
     SMOKE_ALLOCATORS,
@@ -25,7 +25,7 @@ from .plan import (
     SMOKE_WORKLOADS,
     Request,
 )
-from .progress import Show
+from .passes.progress import Show
 from .workloads import MAIN_WORKLOADS, WORKLOADS
 
 HERE = Path(__file__).resolve().parent

@@ -14,9 +14,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from . import measure, outputs
+from . import measure
 from .asked import Options, UsageError
-from .plan import MAIN_ALLOCATORS, PASSES
+from .passes.plan import MAIN_ALLOCATORS, PASSES
+from .report import outputs
 from .store import ResultsError, load_all
 
 BAD_INPUT = 2
@@ -123,7 +124,7 @@ def compare(
     json: AsJson = False,
 ) -> None:
     """Say what changed from A to B beyond noise."""
-    from .compare_host import compare_files
+    from .report.compare_host import compare_files
 
     found = compare_files(before, after, threshold)
     print(jsons.dumps(found.as_json()) if json else found.text())

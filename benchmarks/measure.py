@@ -16,7 +16,7 @@ from typing import Any
 
 from gpumem_alloc.bridge.wanted import wanted_door
 
-from . import outputs, replays, room, script
+from . import replays
 from .allocators import find
 from .asked import (
     Options,
@@ -26,11 +26,13 @@ from .asked import (
     results_path,
     with_what_is_there,
 )
-from .environment import environment
-from .plan import Request
-from .progress import Show
-from .runner import Runner
+from .passes import room, script
+from .passes.plan import Request
+from .passes.progress import Show
+from .passes.runner import Runner
+from .report import outputs
 from .store import Store
+from .workers.environment import environment
 
 FAILED = 1
 INTERRUPTED = 130

@@ -13,7 +13,7 @@ from gpumem_alloc.cli.tables import print_replay
 from gpumem_alloc.replay import DEFAULT_ALLOCATORS, replay
 from gpumem_alloc.trace import TraceError, read_trace
 
-from .picture import Bar, draw
+from .report.picture import Bar, draw
 
 TRACES = Path(__file__).resolve().parent / "traces"
 INSTEAD = (

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import ballast, capacity, no_margin
-from benchmarks.ballast import PAGE_BYTES, BallastError, Filler, Left
-from benchmarks.bisection import Try, bracket, is_complete, is_narrow, next_size, size_for
-from benchmarks.capacity_study import Study
-from benchmarks.job import Job, Row
+from benchmarks.passes import capacity, no_margin
+from benchmarks.passes.bisection import Try, bracket, is_complete, is_narrow, next_size, size_for
+from benchmarks.passes.capacity_study import Study
+from benchmarks.workers import ballast
+from benchmarks.workers.ballast import PAGE_BYTES, BallastError, Filler, Left
+from benchmarks.workers.job import Job, Row
 from benchmarks.workloads import Sized
 from tests.rig.machine import Machine
 
@@ -310,7 +311,7 @@ def test_real_processes_are_searched(rig: Machine, root: Any) -> None:
         f"""
         import json, sys
         sys.path.insert(0, {str(root)!r})
-        from benchmarks import capacity
+        from benchmarks.passes import capacity
 
         study = capacity.study("kv", ("paged",), None)
         study.most_tries = 2
@@ -570,7 +571,7 @@ def test_a_card_is_filled_from_a_process_of_its_own(machine: Machine, root: Any)
         import os, signal, subprocess, sys, time
         sys.path.insert(0, {str(root)!r})
         from pathlib import Path
-        from benchmarks.ballast import PAGE_BYTES, Ballast, BallastError
+        from benchmarks.workers.ballast import PAGE_BYTES, Ballast, BallastError
 
         GIB = 1 << 30
         if sys.argv[1:] == ["parent"]:

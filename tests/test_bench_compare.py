@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks import cli
-from benchmarks.compare import Change, Comparison, compare
-from benchmarks.compare_host import compare_files
+from benchmarks.report.compare import Change, Comparison, compare
+from benchmarks.report.compare_host import compare_files
 from benchmarks.store import Results, ResultsError, Row, dumps
 from tests.results_rows import card, failed, results, row, session
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import compiled_loops, host_cost, host_process, scale
-from benchmarks import scale_curves as curves
-from benchmarks.host_cost_worker import CONTEXTS, PERCENTILES, at_least, make_holes
+from benchmarks.host import compiled_loops, host_cost, host_process, scale
+from benchmarks.host import scale_curves as curves
+from benchmarks.host.host_cost_worker import CONTEXTS, PERCENTILES, at_least, make_holes
 from tests.rig.machine import Machine
 
 BENCHMARKS = Path(host_cost.__file__).parent
@@ -245,7 +245,7 @@ def run_in_process(machine: Machine, root: Path, worker: str, arguments: list[st
         import sys
         sys.path.insert(0, {str(root)!r})
         sys.argv = {[worker, *arguments]!r}
-        from benchmarks import {worker}
+        from benchmarks.host import {worker}
         {worker}.main()
         """
     )

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks import card_memory, environment, process
 from benchmarks.allocators import ALLOCATORS, NATIVES, choose, find, put_in_place
-from benchmarks.children import import_path
-from benchmarks.driver_calls import DriverCalls
-from benchmarks.job import Job, Row
-from benchmarks.worker import failure, statistics
+from benchmarks.workers import card_memory, environment, process
+from benchmarks.workers.children import import_path
+from benchmarks.workers.driver_calls import DriverCalls
+from benchmarks.workers.job import Job, Row
+from benchmarks.workers.worker import failure, statistics
 from benchmarks.workloads import WORKLOADS
 from tests.rig.machine import Machine
 
@@ -78,7 +78,8 @@ def test_names_that_mean_nothing_are_refused(name: str, told: str) -> None:
 
 def test_a_worker_of_pytorchs_is_free_of_us(root: Path) -> None:
     code = (
-        "import sys, benchmarks.worker as w; w.find('native'); print('gpumem_alloc' in sys.modules)"
+        "import sys, benchmarks.workers.worker as w; w.find('native');"
+        " print('gpumem_alloc' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
@@ -260,7 +261,7 @@ def test_turns_are_taken_one_by_one() -> None:
 def test_a_worker_whose_runner_is_killed_ends() -> None:
     code = """
         import subprocess, sys, time
-        child = subprocess.Popen([sys.executable, "-c", "from benchmarks.worker import *; "
+        child = subprocess.Popen([sys.executable, "-c", "from benchmarks.workers.worker import *; "
             "c = Channel(); c.say('here'); c.wait_for_go()"], stdin=subprocess.PIPE)
         print(child.pid, flush=True)
         time.sleep(600)
@@ -312,7 +313,7 @@ def test_figures_that_are_not_told_are_null() -> None:
 
 WORKER = """
 import os, sys
-from benchmarks import worker
+from benchmarks.workers import worker
 reader, writer = os.pipe()
 os.write(writer, b"GO\\n")
 os.dup2(reader, 0)
@@ -380,8 +381,8 @@ def test_a_worker_takes_turns(machine: Machine, root: Path) -> None:
         f"""
         import json, sys
         sys.path.insert(0, {str(root)!r})
-        from benchmarks.job import Job
-        from benchmarks.process import start
+        from benchmarks.workers.job import Job
+        from benchmarks.workers.process import start
         worker = start(Job("buffers", "expandable", steps=3, turns=True))
         assert worker.wait_ready(60)
         worker.go()
@@ -437,7 +438,7 @@ def test_polling_lasts_from_its_begin_to_its_end(machine: Machine, root: Path) -
         f"""
         import json, sys, time
         sys.path.insert(0, {str(root)!r})
-        from benchmarks.card_memory import CardMemory
+        from benchmarks.workers.card_memory import CardMemory
         with CardMemory(0) as card:
             card.wait_ready()
             time.sleep(0.3)
@@ -467,7 +468,7 @@ def test_the_poller_ends_with_whoever_asked(rig: Machine, root: Path) -> None:
     code = f"""
         import os, sys
         sys.path.insert(0, {str(root)!r})
-        from benchmarks.card_memory import CardMemory
+        from benchmarks.workers.card_memory import CardMemory
         card = CardMemory(0).__enter__()
         card.begin()
         print(card._child.pid, flush=True)
@@ -561,10 +562,10 @@ def test_without_cupti_there_is_a_line_and_no_figure(
     absence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if absence == "headers":
-        monkeypatch.setattr("benchmarks.driver_calls._toolkits", list)
-        monkeypatch.setattr("benchmarks.driver_calls._wheels_folders", lambda pattern: [])
+        monkeypatch.setattr("benchmarks.workers.driver_calls._toolkits", list)
+        monkeypatch.setattr("benchmarks.workers.driver_calls._wheels_folders", lambda pattern: [])
     else:
-        monkeypatch.setattr("benchmarks.driver_calls.include_folders", list)
+        monkeypatch.setattr("benchmarks.workers.driver_calls.include_folders", list)
         monkeypatch.setenv("PATH", "")
     assert DriverCalls.build() is None
     (line,) = capsys.readouterr().err.splitlines()
@@ -582,7 +583,7 @@ def test_the_environment_names_versions_and_no_place(
         f"""
         import json, sys
         sys.path.insert(0, {str(root)!r})
-        from benchmarks.environment import environment
+        from benchmarks.workers.environment import environment
         print(json.dumps(environment()))
         """,
         env={"GMA_GIT_ID": "0123abc"},

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import (
+from benchmarks.report import (
     capacity_table,
     charts,
     claims,
@@ -20,9 +20,9 @@ from benchmarks import (
     readme_table,
     report,
 )
-from benchmarks.cells import markdown, plain
+from benchmarks.report.cells import markdown, plain
+from benchmarks.report.summary import Summary, summarise
 from benchmarks.store import Results, Row
-from benchmarks.summary import Summary, summarise
 from tests.results_rows import MIB, STEADY, card, failed, results, row, session
 
 EVIL = "<script>alert(1)</script> & \"x\" 'y' $x^2_$ {{ 7 * 7 }} | `z`"

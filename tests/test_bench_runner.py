@@ -16,15 +16,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from benchmarks import ahead, cli, lockstep, measure, plan, replays, runner, script, store
-from benchmarks import room as rooms
-from benchmarks.ballast import BallastError, Left
-from benchmarks.job import Job
-from benchmarks.lockstep import Group, groups
-from benchmarks.plan import Costs, Request, Task
-from benchmarks.progress import Show, one_line
-from benchmarks.room import Room
+from benchmarks import cli, measure, replays, store
+from benchmarks.passes import ahead, lockstep, plan, runner, script
+from benchmarks.passes import room as rooms
+from benchmarks.passes.lockstep import Group, groups
+from benchmarks.passes.plan import Costs, Request, Task
+from benchmarks.passes.progress import Show, one_line
+from benchmarks.passes.room import Room
 from benchmarks.store import Results, ResultsError, Row, Store
+from benchmarks.workers.ballast import BallastError, Left
+from benchmarks.workers.job import Job
 from benchmarks.workloads import MAIN_WORKLOADS, WORKLOADS
 from tests.rig.machine import Machine
 
@@ -810,7 +811,7 @@ def test_a_script_gets_our_allocator(machine: Machine, tmp_path: Path) -> None:
     done = machine.run_fresh(
         f"""
         import json, sys
-        from benchmarks import script
+        from benchmarks.passes import script
         print("ROW", json.dumps(script.run([sys.executable, {str(program)!r}], "paged")))
         """
     )

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import intervals, losses, verdicts
+from benchmarks.report import intervals, losses, verdicts
+from benchmarks.report.summary import LOCKSTEP, PEAKS_PASS, ROUNDS, Entry, Summary, summarise
 from benchmarks.store import Results, Row, merge
-from benchmarks.summary import LOCKSTEP, PEAKS_PASS, ROUNDS, Entry, Summary, summarise
 from tests.results_rows import MIB, STEADY, card, failed, results, row, session
 
 NATIVE = row("native")

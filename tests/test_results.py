@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from benchmarks import host_cost, readme_pictures, table, verdicts
+from benchmarks.host import host_cost
+from benchmarks.report import readme_pictures, table, verdicts
+from benchmarks.report.summary import Summary
 from benchmarks.store import load
-from benchmarks.summary import Summary
 
 
 @pytest.fixture(scope="module")
@@ -19,11 +20,11 @@ def summaries() -> list[Summary]:
 @pytest.mark.parametrize("name", table.SECTIONS)
 def test_the_readmes_sections_are_those_of_the_results_files(name: str) -> None:
     shown = table.section(table.README.read_text(), name)
-    assert shown == table.SECTIONS[name](), "run: python -m benchmarks.table --write"
+    assert shown == table.SECTIONS[name](), "run: python -m benchmarks.report.table --write"
 
 
 def test_the_page_of_all_allocators_is_that_of_the_results_files() -> None:
-    assert table.PAGE.read_text() == table.page(), "run: python -m benchmarks.table --write"
+    assert table.PAGE.read_text() == table.page(), "run: python -m benchmarks.report.table --write"
 
 
 def test_the_pictures_show_what_the_results_files_say(summaries: list[Summary]) -> None:
@@ -35,15 +36,15 @@ def test_the_pictures_show_what_the_results_files_say(summaries: list[Summary]) 
         for picture in wanted
         if not readme_pictures.is_current(table.PICTURES / f"{picture.name}.png", picture)
     ]
-    assert stale == [], "run: python -m benchmarks.table --write"
+    assert stale == [], "run: python -m benchmarks.report.table --write"
     kept = {path.stem for path in table.PICTURES.glob("*.png")}
     assert kept == {picture.name for picture in wanted}, "a picture that nothing makes any more"
 
 
 def test_every_losing_row_of_ours_has_a_sentence_and_no_other(summaries: list[Summary]) -> None:
     missing, needless = verdicts.unexplained(summaries[0])
-    assert [each.key for each in missing] == [], "add a sentence to benchmarks/why.json"
-    assert needless == [], "take the sentence out of benchmarks/why.json"
+    assert [each.key for each in missing] == [], "add a sentence to benchmarks/report/why.json"
+    assert needless == [], "take the sentence out of benchmarks/report/why.json"
 
 
 def test_results_files_say_with_what_they_were_made() -> None:

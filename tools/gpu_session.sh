@@ -98,7 +98,7 @@ stage_sanitizer() {
 
 stage_hostcost() {
     # shellcheck disable=SC2086  # HOSTCOST is several words
-    "$python" -m benchmarks.host_cost --out "$out/host_cost.json" ${HOSTCOST:-}
+    "$python" -m benchmarks.host.host_cost --out "$out/host_cost.json" ${HOSTCOST:-}
 }
 
 stage_bench() {

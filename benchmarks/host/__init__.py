@@ -1,0 +1,1 @@
+"""What memory costs on the host, in loops of C++."""

@@ -1,0 +1,69 @@
+"""Processes that measure the host's side, one for each allocator, and the file of what they found.
+
+Shared by host_cost.py and scale.py. Each prints one line, ROW and JSON.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..workers.children import command
+from ..workers.process import child_environment
+
+Row = dict[str, Any]
+ERROR_LINES = 4
+
+
+def is_installed(module: str) -> bool:
+    """Say whether a module can be imported."""
+    return importlib.util.find_spec(module) is not None
+
+
+def names(text: str) -> list[str]:
+    """Split a comma-separated argument."""
+    return [name for name in text.split(",") if name]
+
+
+def run_worker(worker: str, allocator: str, library: Path, extra: list[str], seconds: float) -> Row:
+    """Measure one allocator in a process of its own; a failure is a row with `error`."""
+    words = command(f"host.{worker}", "--allocator", allocator, "--library", str(library), *extra)
+    row: Row = {"allocator": allocator}
+    try:
+        done = subprocess.run(
+            words, env=child_environment(allocator), capture_output=True, text=True,
+            errors="replace", timeout=seconds, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return row | {"error": f"no end after {seconds:.0f} s"}
+    lines = [line for line in done.stdout.splitlines() if line.startswith("ROW ")]
+    if done.returncode != 0 or not lines:
+        end = " | ".join(done.stderr.strip().splitlines()[-ERROR_LINES:])
+        return row | {"error": f"exit code {done.returncode}: {end}"}
+    return dict(json.loads(lines[-1][4:]))
+
+
+def command_line() -> str:
+    """Return what this program was started with, without the places of this machine."""
+    words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
+    return " ".join([f"python -m {__package__}.{Path(sys.argv[0]).stem}", *words])
+
+
+def write(rows: list[Row], path: Path, machine: dict[str, Any], **more: Any) -> None:
+    """Write the rows, and on what they were measured."""
+    results = {
+        "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
+        "command": command_line(),
+        "machine": machine,
+        **more,
+        "rows": rows,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = path.with_suffix(".new")  # whoever reads meanwhile finds a whole file
+    written.write_text(json.dumps(results, indent=1) + "\n")
+    written.replace(path)

@@ -1,0 +1,1 @@
+"""The passes of a benchmark: what is run, in which order, and how often."""

@@ -1,0 +1,229 @@
+"""What a run will measure, in which order, and about how long each part takes.
+
+The order is that of what is missed most if time runs out: every peak once, then times and losses of
+the main workloads, then those of the others, then capacity and no-margin, then more rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ..allocators import ALLOCATORS
+from ..store import Row
+from ..workloads import MAIN_WORKLOADS, WORKLOADS
+
+PASSES = ("peaks", "times", "losses", "capacity", "no-margin")
+MAIN_ALLOCATORS = ("native", "expandable", "cudaMallocAsync", "paged")
+SMOKE_WORKLOADS = ("prefetch_train", "streams")
+SMOKE_ALLOCATORS = ("native", "paged")
+SMOKE_PASSES = ("peaks", "times", "losses")
+SMOKE_BUDGET_S = 55.0
+LOSS_STEPS = 10
+CAPACITY_TRIES = 5  # for each allocator; they begin where the one before has ended
+# Seconds of the first step (CUDA starts, the model is made) and of each other one, by family,
+# until a run of the workload has told.
+GUESSES = {"model": (6.0, 0.25), "document": (6.0, 0.25), "pattern": (2.5, 0.1), "rmm": (3.0, 0.1)}
+IMPORTS_S = 7.0
+DETERMINISTIC = 2.0  # how much slower steps with such kernels are
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for."""
+
+    workloads: tuple[str, ...]
+    allocators: tuple[str, ...]
+    passes: tuple[str, ...] = PASSES
+    rounds: int = 3  # of times; workloads that are not main ones have the others last
+    limits_gb: tuple[int | None, ...] = (None,)  # of capacity; None: the card
+    budget_s: float = math.inf
+    is_smoke: bool = False
+
+    def steps(self, workload: str) -> int | None:
+        """Return the steps of a run; None for the workload's own number."""
+        return WORKLOADS[workload].smoke_steps if self.is_smoke else None
+
+    def loss_steps(self, workload: str) -> int:
+        """Return the steps of a run that compares losses."""
+        return min(LOSS_STEPS, self.steps(workload) or WORKLOADS[workload].steps)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A part of the plan that is done or left out as a whole."""
+
+    kind: str  # as in its rows
+    workload: str
+    allocators: tuple[str, ...]
+    round: int = 0
+    limit_gb: int | None = None
+
+    def __str__(self) -> str:
+        """Return what progress calls it."""
+        names = ", ".join(self.allocators)
+        extra = f" within {self.limit_gb} GB" if self.limit_gb else ""
+        extra += f", round {self.round + 1}" if self.kind == "times" else ""
+        return f"{self.kind.replace('_', '-')}: {self.workload}, {names}{extra}"
+
+
+def family(allocator: str) -> str:
+    """Return whose an allocator is; a spelling that the table lacks is ours."""
+    known = ALLOCATORS.get(allocator)
+    return "ours" if known is None else known.family
+
+
+def natives_of(allocators: Iterable[str]) -> list[str]:
+    """Return those that are PyTorch's own."""
+    return [name for name in allocators if family(name) == "pytorch"]
+
+
+def ours_of(allocators: Iterable[str]) -> list[str]:
+    """Return those that are ours."""
+    return [name for name in allocators if family(name) == "ours"]
+
+
+def make(request: Request) -> list[Task]:
+    """Return all tasks, the most wanted first."""
+    main = [name for name in request.workloads if name in MAIN_WORKLOADS]
+    others = [name for name in request.workloads if name not in MAIN_WORKLOADS]
+    later = range(1, request.rounds)
+    tasks = _each("peaks", [*main, *others], request.allocators)
+    tasks += _times(main, [0], request) + _losses(main, request) + _times(main, later, request)
+    tasks += _times(others, [0], request) + _losses(others, request)
+    sized = [name for name in [*main, *others] if WORKLOADS[name].sized]
+    order = (*ours_of(request.allocators), *request.allocators)  # its search goes first
+    tasks += [
+        Task("capacity", workload, tuple(dict.fromkeys(order)), limit_gb=limit_gb)
+        for limit_gb in request.limits_gb
+        for workload in sized
+    ]
+    tasks += _each("no_margin", [*main, *others], request.allocators)
+    tasks += _times(others, later, request)
+    return [task for task in tasks if task.kind.replace("_", "-") in request.passes]
+
+
+def _each(kind: str, workloads: Iterable[str], allocators: Sequence[str]) -> list[Task]:
+    return [Task(kind, workload, (name,)) for workload in workloads for name in allocators]
+
+
+def _times(workloads: Iterable[str], rounds: Iterable[int], request: Request) -> list[Task]:
+    return [
+        Task("times", workload, request.allocators, index)
+        for index in rounds
+        for workload in workloads
+    ]
+
+
+def _losses(workloads: Iterable[str], request: Request) -> list[Task]:
+    names = ("native", *ours_of(request.allocators), "native")
+    return [Task("losses", workload, names) for workload in workloads] if len(names) > 2 else []
+
+
+@dataclass
+class Costs:
+    """What runs took so far, and from that what others will take."""
+
+    request: Request
+    cores: int = 1
+    imports_s: float = IMPORTS_S
+    _first_s: dict[str, float] = field(default_factory=dict)
+    _step_s: dict[str, float] = field(default_factory=dict)
+    _taken: dict[str, list[float]] = field(default_factory=dict)  # by kind: expected, taken
+
+    def learn(self, rows: Iterable[Row]) -> None:
+        """Take over what rows say of their workloads."""
+        for row in rows:
+            times = row.get("step_ms") or []
+            is_told = len(times) > 1 and row.get("startup_s") is not None
+            if is_told and row["kind"] in ("peaks", "times"):
+                self._first_s[row["workload"]] = row["startup_s"] + times[0] / 1e3
+                self._step_s[row["workload"]] = sum(times[1:]) / 1e3 / (len(times) - 1)
+
+    def note(self, task: Task, taken_s: float) -> None:
+        """Remember how long a task took, for others of its kind; call it after learn()."""
+        expected_s, all_s = self._taken.get(task.kind, [0.0, 0.0])
+        self._taken[task.kind] = [expected_s + self._model_s(task), all_s + taken_s]
+
+    def seconds(self, task: Task) -> float:
+        """Return about how long a task takes."""
+        expected_s, taken_s = self._taken.get(task.kind, [0.0, 0.0])
+        ratio = taken_s / expected_s if expected_s else 1.0
+        return min(max(ratio, 0.25), 4.0) * self._model_s(task)
+
+    def _model_s(self, task: Task) -> float:
+        first_s, step_s = self._parts_s(task.workload)
+        steps = self.request.steps(task.workload) or WORKLOADS[task.workload].steps
+        one_s = first_s + steps * step_s
+        imports_s = 0.3 * self.imports_s if self.cores >= 8 else self.imports_s
+        if task.kind == "times":
+            runs = min(2, len(natives_of(task.allocators))) + len(ours_of(task.allocators))
+            return self.imports_s * math.ceil(runs / self.cores) + runs * one_s
+        if task.kind == "losses":
+            run_s = first_s + DETERMINISTIC * self.request.loss_steps(task.workload) * step_s
+            at_once = max(1, min(len(task.allocators), self.cores // 2))
+            return (self.imports_s + run_s) * len(task.allocators) / at_once
+        if task.kind == "capacity":
+            return CAPACITY_TRIES * len(task.allocators) * (imports_s + first_s + 5.0)
+        if task.kind == "no_margin":
+            return 2 * imports_s + one_s + 5.0
+        return imports_s + one_s
+
+    def _parts_s(self, workload: str) -> tuple[float, float]:
+        """Return the seconds of the first step and of each other one.
+
+        Guesses of workloads that have not run yet are corrected by those that have.
+        """
+        if workload in self._step_s:
+            return self._first_s[workload], self._step_s[workload]
+        known = list(self._step_s)
+        guessed_s = sum(map(sum, map(_guess, known)))
+        learned_s = sum(self._first_s[name] + self._step_s[name] for name in known)
+        ratio = min(max(learned_s / guessed_s, 0.25), 4.0) if known else 1.0
+        first_s, step_s = _guess(workload)
+        return ratio * first_s, ratio * step_s
+
+
+def _guess(workload: str) -> tuple[float, float]:
+    return GUESSES.get(WORKLOADS[workload].family, GUESSES["model"])
+
+
+def fitting(tasks: Iterable[Task], costs: Costs, seconds: float) -> tuple[list[Task], list[Task]]:
+    """Divide tasks into those that fit in the time, in order, and those that do not."""
+    planned: list[Task] = []
+    left_out: list[Task] = []
+    for task in tasks:
+        cost_s = costs.seconds(task)
+        if cost_s <= seconds:
+            planned.append(task)
+            seconds -= cost_s
+        else:
+            left_out.append(task)
+    return planned, left_out
+
+
+def describe(tasks: Sequence[Task], left_out: Sequence[Task], costs: Costs) -> str:
+    """Return the plan as text: what will run, about how long, and what is left out."""
+    total_s = sum(costs.seconds(task) for task in tasks)
+    lines = [f"plan: {len(tasks)} parts, about {minutes(total_s)}"]
+    lines += [f"  {line}" for line in _by_kind(tasks, costs)]
+    if left_out:
+        lines.append("left out, the time does not reach:")
+        lines += [f"  {line}" for line in _by_kind(left_out, costs)]
+    return "\n".join(lines)
+
+
+def _by_kind(tasks: Sequence[Task], costs: Costs) -> list[str]:
+    lines = []
+    for kind in dict.fromkeys(task.kind for task in tasks):
+        of_kind = [task for task in tasks if task.kind == kind]
+        workloads = ", ".join(dict.fromkeys(task.workload for task in of_kind))
+        taken = minutes(sum(costs.seconds(task) for task in of_kind))
+        lines.append(f"{kind.replace('_', '-'):9} {len(of_kind):4} × {workloads}: about {taken}")
+    return lines
+
+
+def minutes(seconds: float) -> str:
+    """Return a time for people."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} min"

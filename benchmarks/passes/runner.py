@@ -1,0 +1,320 @@
+"""Carries out a plan: what fits in the time, one part after the other, each row saved at once."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+
+from ..store import Row, Store, key, next_group
+from ..workers.ballast import Ballast, BallastError
+from ..workers.job import Job
+from ..workers.process import start
+from . import capacity, no_margin, plan
+from .ahead import Ahead
+from .capacity_study import Study
+from .lockstep import Group, groups, need_bytes, take_turns
+from .plan import Costs, Request, Task
+from .progress import Show
+from .room import Room
+
+RUN_SECONDS = 300.0  # a single run that takes longer is ended and noted
+IMPORT_SECONDS = 180.0
+CORES_FOR_IMPORTS = 4  # of one process that starts ahead of its turn
+SETTLE_LOOKS = 20
+SETTLE_SECONDS = 0.05
+LEAST_SECONDS = 20.0  # a run gets that much, even if the time is over meanwhile
+TOO_LATE = "the time was over"
+
+
+class Runner:
+    """One session: the plan, the clock, the processes, and the file that rows go to."""
+
+    def __init__(
+        self, request: Request, store: Store, room: Callable[[], Room], show: Show
+    ) -> None:
+        """`room` is asked now, and right before processes share the card."""
+        self.request = request
+        self.store = store
+        self.room = room
+        self.empty = room()  # nothing of ours is on the card yet
+        self.show = show
+        self.cores = len(os.sched_getaffinity(0))
+        self.costs = Costs(request, self.cores)
+        self.costs.learn(store.results.rows)
+        self.begin = time.monotonic()
+        self.left_out: list[Task] = []
+        # Without NVML a poller asks the driver, and holds memory of the card while it waits.
+        cores = self.cores if self.empty.free_bytes is not None else 1
+        self.ahead = Ahead(cores, start)
+        self._soon: list[Task] = []
+
+    def left_s(self) -> float:
+        """Return the seconds that are left."""
+        return self.request.budget_s - (time.monotonic() - self.begin)
+
+    def todo(self) -> list[Task]:
+        """Return the tasks whose rows the file does not have yet."""
+        return [task for task in plan.make(self.request) if not self.is_done(task)]
+
+    def run(self) -> None:
+        """Carry out the plan; however it ends, no process is left behind."""
+        tasks = self.todo()
+        planned, left_out = plan.fitting(tasks, self.costs, self.left_s())
+        self.show.say(plan.describe(planned, left_out, self.costs))
+        try:
+            for index, task in enumerate(tasks):
+                self._soon = tasks[index + 1 :]
+                if self.costs.seconds(task) > self.left_s():
+                    self.left_out.append(task)
+                    continue
+                rest, _ = plan.fitting([task, *self._soon], self.costs, self.left_s())
+                left_s = sum(map(self.costs.seconds, rest))
+                self.show.part(str(task), index, len(tasks), left_s)
+                self.do(task)
+        finally:
+            self.ahead.end_all()
+        for line in {str(task): None for task in self.left_out}:
+            self.show.say(f"left out, {TOO_LATE}: {line}")
+
+    def do(self, task: Task) -> None:
+        """Carry out one task and keep its rows."""
+        began = time.monotonic()
+        carry_out = {
+            "peaks": self.peaks,
+            "times": self.times,
+            "losses": self.losses,
+            "capacity": self.find_capacity,
+            "no_margin": self.try_no_margin,
+        }
+        try:
+            carry_out[task.kind](task)
+        except BallastError as error:
+            self.show.say(f"{task}: left out, {error}")
+        self.costs.learn(self.store.mine()[-1:])
+        self.costs.note(task, time.monotonic() - began)
+
+    def keep(self, task: Task, rows: Sequence[Row], **more: object) -> None:
+        """Save rows and show them; a run that was ended since the time was over is left out."""
+        begun = {"kind": task.kind, "round": task.round, "group": None, **more}
+        if any(row.get("error", "").startswith("no end after") for row in rows) and (
+            self.left_s() <= 0
+        ):
+            self.left_out.append(task)
+            return
+        made = [{**begun, **row} for row in rows]
+        self.store.add(*made)
+        self.show.rows(made)
+
+    # The passes.
+
+    def peaks(self, task: Task) -> None:
+        """Run once with the card and the driver watched."""
+        self.keep(task, [self.measure(self._peaks_job(task))])
+
+    def times(self, task: Task) -> None:
+        """Run in lockstep what fits on the card together, the rest in turn."""
+        for group in self._groups(task, self.settled_room()):
+            if self._has_group(task, group):
+                continue
+            if group.in_lockstep:
+                rows = self._lockstep([self._times_job(task, name) for name in group.members])
+                self.keep(task, rows, group=next_group(self.store.results.rows))
+            else:
+                order = group.members[:: -1 if task.round % 2 else 1]
+                jobs = [replace(self._times_job(task, name), turns=False) for name in order]
+                self.keep(task, [self.measure(job) for job in jobs])
+
+    def losses(self, task: Task) -> None:
+        """Run with deterministic kernels, native twice; at once where the card holds them."""
+        peaks = self._peaks(task.workload)
+        names = self._loss_names(task)
+        jobs = [self._losses_job(task, name) for name in names]
+        needs = [need_bytes(peaks[name]) for name in names] if peaks else []
+        rows: list[Row] = []
+        while jobs:
+            count = 1
+            most = min(len(jobs), max(1, self.cores // 2)) if needs else 1
+            room = self.settled_room()
+            while count < most and room.holds(needs[: count + 1]):
+                count += 1
+            made = self._at_once(jobs[:count])
+            if count > 1:  # such kernels may need more than the pass for peaks has seen
+                for at, row in enumerate(made):
+                    made[at] = self.measure(jobs[at]) if row.get("out_of_memory") else row
+            rows += made
+            jobs, needs = jobs[count:], needs[count:]
+        numbers = [names[:at].count(name) for at, name in enumerate(names)]
+        self.keep(task, [row | {"round": at} for row, at in zip(rows, numbers, strict=True)])
+
+    def find_capacity(self, task: Task) -> None:
+        """Find the largest size that runs within a limit, for one allocator after the other."""
+        study = self._study(task)
+        with self._ballast(task) as room, self._workers() as workers:
+            for row in capacity.measure(
+                study, room, workers, capacity.TRY_SECONDS, self.left_s, self._told
+            ):
+                self.store.drop([each for each in self._rows(task) if key(each) == key(row)])
+                self.keep(task, [row])
+
+    def _told(self, row: Row) -> None:
+        tried = row["tries"][-1]
+        self.show.detail(f"{row['allocator']}: {tried['size']} {row['unit']}")
+
+    def try_no_margin(self, task: Task) -> None:
+        """See whether a run gets by with little more than what is live."""
+        needed = no_margin.need(task.workload, self.store.results.rows)
+        if needed is None:
+            self.show.say(f"{task}: left out, it needs native's row of the pass for peaks")
+            return
+        steps = self.request.steps(task.workload)
+        with Ballast() as room, self._workers() as workers:
+            row = no_margin.measure(
+                task.workload, task.allocators[0], needed, room, workers, steps=steps
+            )
+        self.keep(task, [row])
+
+    def _ballast(self, task: Task) -> AbstractContextManager[Ballast | None]:
+        return nullcontext() if task.limit_gb is None else Ballast()
+
+    def _workers(self) -> capacity.Workers:
+        return capacity.Workers(self.ahead.is_on, self.ahead.start)
+
+    def _study(self, task: Task) -> Study:
+        """Return the search with what earlier sessions tried, without those that failed then."""
+        rows = self._rows(task)
+        failed = {
+            row["allocator"]
+            for row in rows
+            if row.get("error") and row["limit_gb"] == task.limit_gb
+        }
+        names = [name for name in task.allocators if name not in failed]
+        card_bytes = self.empty.total_bytes
+        return capacity.study(task.workload, names, task.limit_gb, card_bytes, rows)
+
+    # Processes.
+
+    def measure(self, job: Job) -> Row:
+        """Run one job alone, while the next one's imports go on."""
+        return self._at_once([job])[0]
+
+    def settled_room(self) -> Room:
+        """Ask for the room until it does not change: ended processes give memory back late."""
+        room = self.room()
+        for _ in range(SETTLE_LOOKS):
+            time.sleep(SETTLE_SECONDS)
+            before, room = room, self.room()
+            if room.free_bytes == before.free_bytes:
+                break
+        return room
+
+    def limit_s(self) -> float:
+        """Return the seconds that a run may take."""
+        return min(RUN_SECONDS, max(LEAST_SECONDS, self.left_s() + LEAST_SECONDS))
+
+    def _lockstep(self, jobs: list[Job]) -> list[Row]:
+        with self.ahead.taken(jobs) as processes:
+            self.ahead.prepare(self._next_jobs())
+            seconds = self.limit_s() + IMPORT_SECONDS
+            return take_turns(processes, seconds, lambda step: self.show.detail(f"step {step}"))
+
+    def _at_once(self, jobs: list[Job]) -> list[Row]:
+        with self.ahead.taken(jobs) as processes:
+            for process in processes:
+                if process.wait_ready(IMPORT_SECONDS):
+                    process.go()
+            self.ahead.prepare(self._next_jobs())
+            return [process.finish(self.limit_s()) for process in processes]
+
+    # What there is already, and what comes next.
+
+    def is_done(self, task: Task) -> bool:
+        """Say whether the file has the rows of a task."""
+        rows = self._rows(task)
+        if task.kind == "times":
+            return all(self._has_group(task, group) for group in self._groups(task))
+        if task.kind == "losses":
+            wanted = sorted(self._loss_names(task))
+            sessions = {row["session"] for row in rows}
+            return not wanted or any(
+                sorted(row["allocator"] for row in rows if row["session"] == session) == wanted
+                for session in sessions
+            )
+        if task.kind == "capacity":
+            return self._study(task).next() is None
+        return any(row["allocator"] == task.allocators[0] for row in rows)
+
+    def _rows(self, task: Task) -> list[Row]:
+        wanted = (task.kind, task.workload)
+        rows = self.store.results.rows
+        found = [row for row in rows if (row["kind"], row.get("workload")) == wanted]
+        if task.kind not in ("peaks", "times"):
+            return found
+        steps = self.request.steps(task.workload)  # a smoke run does not stand for a whole one
+        return [row for row in found if row.get("steps") == steps]
+
+    def _has_group(self, task: Task, group: Group) -> bool:
+        """Say whether these were timed together in this round."""
+        together: dict[object, set[str]] = {}
+        for row in self._rows(task):
+            if row["round"] == task.round and (row["group"] is not None) == group.in_lockstep:
+                mark = row["group"] if group.in_lockstep else row["session"]
+                together.setdefault(mark, set()).add(row["allocator"])
+        return any(set(group.members) <= names for names in together.values())
+
+    def _peaks(self, workload: str) -> dict[str, Row]:
+        """Return the good rows of the pass for peaks, by allocator."""
+        return {
+            row["allocator"]: row
+            for row in self.store.results.rows
+            if (row["kind"], row.get("workload")) == ("peaks", workload) and not row.get("error")
+        }
+
+    def _groups(self, task: Task, room: Room | None = None) -> list[Group]:
+        """Return who is timed with whom; without rows of peaks, everyone in turn."""
+        tried = [row for row in self.store.results.rows if row["kind"] == "peaks"]
+        if not any(row["workload"] == task.workload for row in tried):
+            return [Group(task.allocators, in_lockstep=False)]
+        return groups(task.allocators, self._peaks(task.workload), room or self.empty)
+
+    def _loss_names(self, task: Task) -> list[str]:
+        """Return those whose losses are compared; nobody if ours or native fails."""
+        peaks = self._peaks(task.workload)
+        names = [name for name in task.allocators if name in peaks or not peaks]
+        return names if len(names) > 2 and "native" in names else []
+
+    def _peaks_job(self, task: Task) -> Job:
+        steps = self.request.steps(task.workload)
+        return Job(task.workload, task.allocators[0], steps=steps, driver_calls=True)
+
+    def _times_job(self, task: Task, allocator: str) -> Job:
+        steps = self.request.steps(task.workload)
+        return Job(task.workload, allocator, steps=steps, turns=True, card=False)
+
+    def _losses_job(self, task: Task, allocator: str) -> Job:
+        steps = self.request.loss_steps(task.workload)
+        return Job(task.workload, allocator, steps=steps, deterministic=True, card=False)
+
+    def _next_jobs(self) -> list[Job]:
+        """Return the jobs of the next tasks that fit, as far as they are known."""
+        fits = [task for task in self._soon if self.costs.seconds(task) <= self.left_s()]
+        if not fits:
+            return []
+        task = fits[0]
+        if task.kind == "peaks":  # such a run may be shorter than the next one's imports
+            few = fits[: max(1, self.cores // CORES_FOR_IMPORTS)]
+            return [
+                self._peaks_job(each)
+                for each in itertools.takewhile(lambda each: each.kind == "peaks", few)
+            ]
+        if task.kind == "times":
+            first = next(iter(self._groups(task)), Group(()))
+            jobs = [self._times_job(task, name) for name in first.members]
+            return jobs if first.in_lockstep else []
+        if task.kind == "losses":
+            names = self._loss_names(task)[: self.cores // 2]
+            return [self._losses_job(task, name) for name in names]
+        return []

@@ -1,0 +1,1 @@
+"""From rows to figures, tables, pictures and verdicts."""

@@ -1,0 +1,197 @@
+"""The tables of the README and of docs/benchmarks.md, made from all of benchmarks/results/.
+
+python -m benchmarks.report.table            print the README's sections
+python -m benchmarks.report.table --write    put them between the README's markers, write the page
+                                             of the docs, and draw what is stale in docs/pictures/
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..host import host_cost, scale_curves
+from ..store import ResultsError, load_all
+from . import capacity_table, claims, columns, full_table, readme_pictures, readme_table
+from .summary import Summary, summarise
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "benchmarks.md"
+RESULTS = ROOT / "benchmarks" / "results"
+HOST_COST = RESULTS / "host_cost"
+SCALE = RESULTS / "scale"
+PICTURES = ROOT / "docs" / "pictures"
+
+
+def result_files() -> list[Path]:
+    """Return the results files, oldest first by their names, which begin with a date."""
+    return sorted(RESULTS.glob("*.json"))
+
+
+@functools.cache
+def summaries() -> list[Summary]:
+    """Return the figures of all results files, merged. Raises ResultsError."""
+    return summarise(load_all(result_files()))
+
+
+def source(summary: Summary) -> str:
+    """Say on what, with what and when a table was measured, and where its rows are."""
+    environment = summary.setting.environment
+    sessions = summary.setting.sessions.values()
+    versions = columns.versions(summary)
+    dates = [str(each.get("date")).split()[0] for each in sessions]
+    when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    driver = f"driver {environment['driver']}, " if environment.get("driver") else ""
+    return (
+        f"{environment.get('gpu')}, {driver}torch {environment.get('torch')}, "
+        f"gpumem_alloc {', '.join(versions)}, {when}, sessions: {len(dates)}. "
+        "Every row is in `benchmarks/results/`, every allocator and how each figure was made in "
+        "[docs/benchmarks.md](docs/benchmarks.md)."
+    )
+
+
+def results_section() -> str:
+    """Return the main table, of the newest setting."""
+    found = summaries()
+    return readme_table.render(found[0], source(found[0])) if found else ""
+
+
+def capacity_section() -> str:
+    """Return what fits under each limit."""
+    found = summaries()
+    text = capacity_table.render(found[0], source(found[0])) if found else ""
+    return f"### What fits\n\n{text}" if text else ""
+
+
+def claims_section() -> str:
+    """Return what the source documents claim, and what was measured."""
+    found = summaries()
+    text = claims.render(found[0], source(found[0])) if found else ""
+    return f"### What the source documents claim\n\n{text}" if text else ""
+
+
+def host_cost_section() -> str:
+    """Return the newest tables of host costs."""
+    found = newest(HOST_COST)
+    if found is None:
+        return ""
+    content, path = found
+    rows = content["rows"]
+    latencies = host_cost.render_latencies(rows)
+    count = 1 + max(row["round"] for row in rows)
+    tables = "\n\n".join([host_cost.render(rows), *([latencies] if latencies else [])])
+    return f"{tables}\n\nMedians; rounds: {count}. {_of_file(content, path)}\n"
+
+
+def scale_section() -> str:
+    """Return the newest table of cost against number."""
+    found = newest(SCALE)
+    if found is None:
+        return ""
+    content, path = found
+    picture = "![Cost against number](docs/pictures/scale.png)"
+    rows = content["rows"]
+    count = 1 + max(row["round"] for row in rows)
+    return (
+        f"### How costs grow\n\n{picture}\n\n{scale_curves.render(rows)}\n\n"
+        f"Rounds: {count}. {_of_file(content, path)}\n"
+    )
+
+
+def newest(folder: Path) -> tuple[dict[str, Any], Path] | None:
+    """Return the content of a folder's newest file, by its name, which begins with a date."""
+    path = max(folder.glob("*.json"), default=None)
+    return None if path is None else (json.loads(path.read_text()), path)
+
+
+def _of_file(content: dict[str, Any], path: Path) -> str:
+    machine = content["machine"]
+    return (
+        f"{machine['gpu']}, driver {machine['driver']}, torch {machine['torch']}, "
+        f"gpumem_alloc {machine['gpumem_alloc']} ({machine['git_id']}), "
+        f"{content['date'].split()[0]}: `{path.relative_to(ROOT)}`."
+    )
+
+
+def pictures_section() -> str:
+    """Return the links to the pictures of the newest setting."""
+    made = [each for summary in summaries()[:1] for each in readme_pictures.pictures(summary)]
+    return "".join(f"![{each.says}](docs/pictures/{each.name}.png)\n\n" for each in made)
+
+
+# What stands between which markers of the README.
+SECTIONS: dict[str, Callable[[], str]] = {
+    "results": results_section,
+    "pictures": pictures_section,
+    "host-cost": host_cost_section,
+    "capacity": capacity_section,
+    "claims": claims_section,
+    "scale": scale_section,
+}
+
+
+def page() -> str:
+    """Return docs/benchmarks.md."""
+    return full_table.render(summaries())
+
+
+def markers(name: str) -> tuple[str, str]:
+    """Return the lines before and after a section."""
+    return f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+
+
+def section(readme: str, name: str) -> str | None:
+    """Return what stands between a README's markers; None if it has none."""
+    match = _pattern(name).search(readme)
+    return match[1] if match else None
+
+
+def with_section(readme: str, name: str, table: str) -> str:
+    """Return the README with the table between its markers. Raises ValueError if it has none."""
+    begin, end = markers(name)
+    if section(readme, name) is None:
+        raise ValueError(f"README.md has no lines {begin} and {end}: put them where it belongs")
+    return _pattern(name).sub(lambda _: f"{begin}\n{table}{end}", readme)
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    begin, end = markers(name)
+    return re.compile(f"{re.escape(begin)}\n(.*?){re.escape(end)}", re.DOTALL)
+
+
+def write() -> None:
+    """Write the README's sections, the page and the pictures."""
+    readme = README.read_text()
+    for name, make in SECTIONS.items():
+        readme = with_section(readme, name, make())
+    README.write_text(readme)
+    PAGE.write_text(page())
+    for summary in summaries()[:1]:
+        readme_pictures.write(summary, PICTURES)
+    if (found := newest(SCALE)) is not None:
+        readme_pictures.write_scale(found[0]["rows"], PICTURES)
+
+
+def main() -> None:
+    """See the module's text."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true")
+    try:
+        if parser.parse_args().write:
+            write()
+            return
+        for name, make in SECTIONS.items():
+            print(make() or f"{name}: nothing measured yet", end="\n\n")
+    except (OSError, ValueError, ResultsError) as error:
+        sys.exit(f"table: {error}")
+
+
+if __name__ == "__main__":
+    main()
