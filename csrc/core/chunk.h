@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/units.h"
 #include "driver/driver.h"
@@ -20,7 +21,8 @@ struct Chunk {
     std::uint64_t serial = 0;       // in order of creation
     std::uint64_t freed_at = 0;     // the arena's free count when a block on it was last freed
     std::uint32_t pin_count = 0;    // exported: not moved, reused or released
-    std::uint32_t stale_count = 0;  // old mappings that still stand; not released before
+    std::uint32_t stale_count = 0;  // old mappings that may be in use; not released before
+    std::vector<Address> kept;      // old mappings that nothing uses, oldest first (ChunkStore)
 
     Address end() const { return address + bytes; }
     bool at_home() const { return arena != nullptr && arena == home_arena && address == home; }

@@ -1,3 +1,7 @@
+// Note [Kept mappings]: two mappings of one handle are legal, and addresses are plentiful. So the
+// old mapping of a chunk that has moved is not undone once its fence has passed: it is left where
+// it is, in a Hole, until another chunk is mapped there or the chunk is released. Work that comes
+// in turns moves the same chunks to and fro between the same places, and there a move is no call.
 #include "core/chunk_store.h"
 
 #include <algorithm>
@@ -36,12 +40,21 @@ Result<Chunk*> ChunkStore::create(Bytes bytes) {
 }
 
 Status ChunkStore::map(Chunk* chunk, Arena* arena, Address address, Undo& undo) {
-    if (Status status = driver_.map(address, chunk->bytes, chunk->handle); !status.ok()) {
-        return status;
-    }
-    if (Status status = driver_.set_access(device_, address, chunk->bytes); !status.ok()) {
-        undo = driver_.unmap(address, chunk->bytes).ok() ? Undo::Done : Undo::Refused;
-        return status;
+    const auto there = kept_.find(address);
+    if (there != kept_.end() && there->second.chunk == chunk) {
+        std::erase(chunk->kept, address);
+        kept_.erase(there);
+    } else {
+        if (Status status = end_kept(address, address + chunk->bytes); !status.ok()) {
+            return status;
+        }
+        if (Status status = driver_.map(address, chunk->bytes, chunk->handle); !status.ok()) {
+            return status;
+        }
+        if (Status status = driver_.set_access(device_, address, chunk->bytes); !status.ok()) {
+            undo = driver_.unmap(address, chunk->bytes).ok() ? Undo::Done : Undo::Refused;
+            return status;
+        }
     }
     if (chunk->arena == nullptr) {
         spares_.erase(std::find(spares_.begin(), spares_.end(), chunk));
@@ -57,6 +70,66 @@ Status ChunkStore::unmap(const Arena& arena, Address address, Bytes bytes, Made 
     Status status = driver_.unmap(address, bytes);
     if (status.ok() && made == Made::Whole) { tell(Action::SegmentUnmap, arena, address, bytes); }
     return status;
+}
+
+void ChunkStore::leave(Chunk* chunk, const Arena& arena, Address address) {
+    if (chunk->kept.size() >= kKeptPerChunk) {
+        static_cast<void>(end_kept(kept_.find(chunk->kept.front())));
+    }
+    chunk->kept.push_back(address);
+    kept_[address] = {chunk, chunk->bytes};
+    tell(Action::SegmentUnmap, arena, address, chunk->bytes);
+}
+
+// The first that ends after `address`.
+ChunkStore::KeptMap::const_iterator ChunkStore::first_kept(Address address) const {
+    auto it = kept_.upper_bound(address);
+    if (it != kept_.begin()) {
+        const auto before = std::prev(it);
+        if (before->first + before->second.bytes > address) { it = before; }
+    }
+    return it;
+}
+
+bool ChunkStore::ends_kept(const Chunk* chunk, Address begin, Address end) const {
+    const auto it = first_kept(begin);
+    if (it == kept_.end() || it->first >= end) { return false; }
+    return chunk == nullptr || it->second.chunk != chunk || it->first != begin;
+}
+
+Address ChunkStore::kept_end(Address begin, Address end) const {
+    const auto after = kept_.lower_bound(end);
+    if (after == kept_.begin() || std::prev(after)->first < begin) { return begin; }
+    const auto& [address, last] = *std::prev(after);
+    return address + last.bytes;
+}
+
+// One that the driver refuses to end stays as it is.
+Status ChunkStore::end_kept(KeptMap::const_iterator kept) {
+    Status status = driver_.unmap(kept->first, kept->second.bytes);
+    if (status.ok()) {
+        std::erase(kept->second.chunk->kept, kept->first);
+        kept_.erase(kept);
+    }
+    return status;
+}
+
+Status ChunkStore::end_kept(const Chunk* chunk) {
+    while (!chunk->kept.empty()) {
+        if (Status status = end_kept(kept_.find(chunk->kept.back())); !status.ok()) {
+            return status;
+        }
+    }
+    return {};
+}
+
+Status ChunkStore::end_kept(Address begin, Address end) {
+    for (auto it = first_kept(begin); it != kept_.end() && it->first < end;) {
+        const auto next = std::next(it);
+        if (Status status = end_kept(it); !status.ok()) { return status; }
+        it = next;
+    }
+    return {};
 }
 
 void ChunkStore::tell(Action action, const Arena& arena, Address address, Bytes bytes) const {
@@ -80,6 +153,7 @@ Status ChunkStore::release(Chunk* chunk) {
     if (chunk->arena == nullptr) {
         spares_.erase(std::find(spares_.begin(), spares_.end(), chunk));
     }
+    for (Address address : chunk->kept) { kept_.erase(address); }  // refused, at the very end
     Status status = driver_.release(device_, chunk->handle, chunk->bytes);
     if (status.ok()) {
         ++released_count_;
@@ -95,6 +169,7 @@ Status ChunkStore::release(Chunk* chunk) {
 
 void ChunkStore::release_all() {
     for (Chunk* chunk : chunks()) {
+        static_cast<void>(end_kept(chunk));
         if (chunk->arena != nullptr) {
             static_cast<void>(unmap(*chunk->arena, chunk->address, chunk->bytes));
             set_spare(chunk);

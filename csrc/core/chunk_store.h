@@ -1,10 +1,13 @@
 // The physical memory of a device: creates, maps, unmaps and releases chunks, and counts them.
 //   reserved_bytes() == sum of the bytes of all chunks, mapped and spare.
 // Every range that is mapped, and that is no longer, is told to the listeners (tell_segment).
+// A chunk that has moved keeps its old mappings until their addresses are needed for another chunk:
+// they cost nothing, and going back there costs no call (Note [Kept mappings]).
 // Each call either does all of its work or undoes it. A handle that the driver refuses to release
 // is counted in leaked_count() and set aside for good.
 #pragma once
 
+#include <map>
 #include <unordered_set>
 #include <vector>
 
@@ -38,22 +41,44 @@ public:
 
     // New memory, spare at first.
     Result<Chunk*> create(Bytes bytes);
-    // Makes a chunk readable and writable at `address`. A mapping that the chunk has elsewhere
-    // stays until unmap(). On failure the chunk is as it was; the driver may even refuse to undo
-    // the half-made mapping, which then blocks its addresses.
+    // Makes a chunk readable and writable at `address`; kept mappings in the way are ended. A
+    // mapping that the chunk has elsewhere stays until leave() or unmap(). On failure the chunk is
+    // as it was; the driver may even refuse to undo the half-made mapping, which then blocks its
+    // addresses.
     enum class Undo : std::uint8_t { Done, Refused };
     Status map(Chunk* chunk, Arena* arena, Address address, Undo& undo);
     // Ends one mapping; no running work may use it any more. A half-made one was never told.
     enum class Made : std::uint8_t { Half, Whole };
     Status unmap(const Arena& arena, Address address, Bytes bytes, Made made = Made::Whole);
+    // Nothing uses the chunk at `address` any more: the mapping is kept, the addresses are free.
+    void leave(Chunk* chunk, const Arena& arena, Address address);
+    // By address.
+    struct Kept {
+        Chunk* chunk = nullptr;
+        Bytes bytes = 0;
+    };
+    using KeptMap = std::map<Address, Kept>;
+    const KeptMap& kept() const { return kept_; }
+    // Whether to map the chunk (nullptr: a new one) there would end kept mappings.
+    bool ends_kept(const Chunk* chunk, Address begin, Address end) const;
+    // The end of the last kept mapping in a range, or its beginning.
+    Address kept_end(Address begin, Address end) const;
+    // Ends the kept mappings in a range, so that it can be given back, or of a chunk.
+    Status end_kept(Address begin, Address end);
+    Status end_kept(const Chunk* chunk);
     void set_spare(Chunk* chunk);
     void sort_spares();  // oldest first, whatever order they came in
-    // Gives an unmapped chunk's memory back; the chunk is gone afterwards, whatever happens.
+    // Gives the memory of a chunk without mappings back; the chunk is gone afterwards, whatever
+    // happens.
     Status release(Chunk* chunk);
     // Unmaps and releases every chunk, mapped ones too, when nobody uses any memory any more.
     void release_all();
 
 private:
+    static constexpr std::size_t kKeptPerChunk = 8;
+
+    KeptMap::const_iterator first_kept(Address address) const;
+    Status end_kept(KeptMap::const_iterator kept);
     void tell(Action action, const Arena& arena, Address address, Bytes bytes) const;
 
     Driver& driver_;
@@ -66,6 +91,7 @@ private:
     std::int64_t leaked_count_ = 0;
     std::unordered_set<Chunk*> chunks_;
     std::vector<Chunk*> spares_;
+    KeptMap kept_;
 };
 
 }  // namespace gma

@@ -21,6 +21,18 @@ struct PagedStrategy::Supply {
     Bytes limit_new = 0;   // new memory to use after them
     Bytes new_chunk = 0;   // size of a new chunk at most
 
+    // The chunk itself if it is idle and not taken yet.
+    const Candidate* pick(Chunk* chunk) {
+        auto same_size = std::equal_range(
+            idle.begin(), idle.end(), Candidate{chunk, nullptr, 0},
+            [](const Candidate& a, const Candidate& b) { return a.chunk->bytes < b.chunk->bytes; });
+        for (auto it = same_size.first; it != same_size.second; ++it) {
+            const auto i = static_cast<std::size_t>(it - idle.begin());
+            if (it->chunk == chunk && !taken[i]) { return take(i); }
+        }
+        return nullptr;
+    }
+
     // The largest idle chunk of at most `bytes`; else the smallest that overhangs by at most
     // `room`.
     const Candidate* pick(Bytes bytes, Bytes room) {
@@ -45,35 +57,6 @@ private:
     }
 };
 
-Bytes PagedStrategy::headroom(Bytes ceiling_bytes) const {
-    const Bytes ceiling = round_down(std::min(ceiling_bytes, limit_bytes_), page_bytes_);
-    return ceiling > store_.reserved_bytes() ? ceiling - store_.reserved_bytes() : 0;
-}
-
-Bytes PagedStrategy::budget_bytes(Bytes request_bytes) const {
-    const Bytes peak = std::max(used_bytes_peak_, used_bytes_ + request_bytes);
-    return peak + static_cast<Bytes>(static_cast<double>(peak) * slack_);
-}
-
-// The cost of driver calls is per handle, so large totals get large ones, and the more so the
-// larger: what one survivor can pin matters less there. Streams that take turns hand large parts of
-// the memory to one another: in large pieces. Handles are small where memory is tight, so that what
-// fits, fits: in the upper half of a limit that the user set (in all of it for several streams),
-// and close to any limit.
-Bytes PagedStrategy::new_chunk_bytes(Bytes request_bytes) const {
-    const Bytes total = store_.reserved_bytes() + request_bytes;
-    const double growth = std::max(1.0, static_cast<double>(total) / static_cast<double>(1_GiB));
-    const Bytes handed = arenas_.size() > 1 ? kStreamsFactor : 1;
-    const auto share =
-        static_cast<Bytes>(static_cast<double>(handed * total / chunk_divisor_) * growth);
-    const Bytes cautious = headroom(kMaxRequestBytes) / 8;
-    const bool tight = arenas_.size() > 1 || total >= limit_bytes_ / 2;
-    const Bytes limited =
-        tight && limit_bytes_ < total_bytes_ ? limit_bytes_ / kLimitedDivisor : share;
-    const Bytes bytes = std::min({share, max_chunk_bytes_, cautious, limited});
-    return bytes <= page_bytes_ ? page_bytes_ : std::bit_floor(bytes / page_bytes_) * page_bytes_;
-}
-
 Result<Block*> PagedStrategy::obtain(const Request& request, Effort effort) {
     Result<StreamArena*> target = arena_for(request);
     if (!target) { return target.status(); }
@@ -92,9 +75,22 @@ std::vector<Window> PagedStrategy::windows_for(const StreamArena& owner,
                                                const Request& request) const {
     const Arena& arena = owner.arena;
     if (request.at != 0) { return {window_at(arena, request.at, request.bytes)}; }
-    if (owner.no_split) { return {hole_window(arena, round_up(request.bytes, page_bytes_))}; }
-    return {best_window(arena, request.bytes, request.alignment),
-            last_window(arena, request.bytes, request.alignment)};
+    const Bytes bytes = owner.no_split ? round_up(request.bytes, page_bytes_) : request.bytes;
+    std::vector<Window> windows;
+    if (owner.no_split) {
+        windows = {hole_window(arena, bytes)};
+    } else {
+        windows = {best_window(arena, bytes, request.alignment),
+                   last_window(arena, bytes, request.alignment)};
+    }
+    if (request.capturing && !arena.holes().empty()) {  // where nothing has to be unmapped
+        const Block* hole = *arena.holes().rbegin();
+        const Address fresh = store_.kept_end(hole->address, hole->end());
+        if (fresh < hole->end()) {
+            windows.push_back(window_at(arena, round_up(fresh, request.alignment), bytes));
+        }
+    }
+    return windows;
 }
 
 Result<Block*> PagedStrategy::fill_and_carve(StreamArena& target, const Request& request,
@@ -123,7 +119,15 @@ Result<bool> PagedStrategy::fill(StreamArena& target, const Request& request, co
     std::vector<Step> steps;
     for (MissingRun run : missing_runs(target.arena, window)) {
         if (target.no_split) { run.room_before = run.room_after = 0; }
-        if (!plan_run(run, supply, steps)) { return false; }
+        for (const MissingRun& gap : plan_returns(run, supply, steps)) {
+            if (!plan_run(gap, supply, steps)) { return false; }
+        }
+    }
+    if (request.capturing && std::any_of(steps.begin(), steps.end(), [this](const Step& step) {
+            const Chunk* chunk = step.source == nullptr ? nullptr : step.source->chunk;
+            return store_.ends_kept(chunk, step.address, step.address + step.bytes);
+        })) {
+        return false;
     }
     for (const Step& step : steps) {
         if (Status status = apply(target, step); !status.ok()) { return status; }
@@ -220,6 +224,28 @@ void PagedStrategy::fence_and_poll(StreamArena& owner) {
     owner.fences.poll();
 }
 
+// Idle chunks that are still mapped in the run from earlier go back there: no call. Returns what is
+// left between them.
+std::vector<MissingRun> PagedStrategy::plan_returns(const MissingRun& run, Supply& supply,
+                                                    std::vector<Step>& steps) const {
+    std::vector<MissingRun> gaps;
+    Address at = run.begin;
+    Bytes room_before = run.room_before;
+    const Address end = run.begin + run.bytes;
+    for (auto it = store_.kept().lower_bound(at); it != store_.kept().end(); ++it) {
+        const auto& [address, kept] = *it;
+        if (address + kept.bytes > end) { break; }
+        const Candidate* source = supply.pick(kept.chunk);
+        if (source == nullptr) { continue; }
+        steps.push_back({address, kept.bytes, source});
+        if (address > at) { gaps.push_back({at, address - at, room_before, 0}); }
+        at = address + kept.bytes;
+        room_before = 0;
+    }
+    if (at < end) { gaps.push_back({at, end - at, room_before, run.room_after}); }
+    return gaps;
+}
+
 bool PagedStrategy::plan_run(const MissingRun& run, Supply& supply,
                              std::vector<Step>& steps) const {
     Address at = run.begin;
@@ -227,11 +253,17 @@ bool PagedStrategy::plan_run(const MissingRun& run, Supply& supply,
     auto new_step = [&](Bytes& allowance) {
         Bytes bytes = std::min({left, supply.new_chunk, allowance});
         bytes = std::bit_floor(bytes / page_bytes_) * page_bytes_;
+        // One handle for the last pages and up to a quarter more, instead of several.
+        const Bytes whole = std::bit_ceil(left / page_bytes_) * page_bytes_;
+        if (whole <= std::min(supply.new_chunk, allowance) &&
+            whole - left <= std::min(run.room_after, left / 4)) {
+            bytes = whole;
+        }
         if (bytes == 0) { return false; }
         steps.push_back({at, bytes, nullptr});
         allowance -= bytes;
         at += bytes;
-        left -= bytes;
+        left -= std::min(left, bytes);
         return true;
     };
     while (left > 0) {
@@ -318,10 +350,10 @@ Status PagedStrategy::move_chunk(StreamArena& target, const Candidate& from, Add
     return status;
 }
 
-// Nothing that runs uses it: its old addresses are given up first.
+// Nothing that runs uses it: its old addresses are given up at once.
 Status PagedStrategy::move_quiet(StreamArena& target, StreamArena& owner, Chunk* chunk,
                                  Address address) {
-    if (Status s = store_.unmap(owner.arena, chunk->address, chunk->bytes); !s.ok()) { return s; }
+    store_.leave(chunk, owner.arena, chunk->address);
     owner.arena.vacate(chunk, TileKind::Hole);
     store_.set_spare(chunk);
     return place_chunk(target, chunk, address);

@@ -112,6 +112,26 @@ Status PagedStrategy::audit_counts(const StreamArena& owner) const {
     return {};
 }
 
+// Old mappings that were kept stand in holes, apart from each other.
+Status PagedStrategy::audit_kept() const {
+    Address kept_to = 0;
+    std::size_t listed_count = 0;
+    for (const auto& [address, kept] : store_.kept()) {
+        const Arena* arena = addresses_.find(address);
+        const Address end = address + kept.bytes;
+        if (arena == nullptr || arena->holes().holding(address, end) == nullptr) {
+            return broken("a kept mapping stands in a hole", address, end);
+        }
+        if (address < kept_to) { return broken("kept mappings do not overlap", kept_to, address); }
+        kept_to = end;
+    }
+    for (const Chunk* chunk : store_.chunks()) { listed_count += chunk->kept.size(); }
+    if (listed_count != store_.kept().size()) {
+        return broken("every kept mapping is its chunk's", listed_count, store_.kept().size());
+    }
+    return {};
+}
+
 Status PagedStrategy::audit() const {
     Bytes mapped_bytes = 0;
     Bytes counted_bytes = 0;
@@ -132,7 +152,7 @@ Status PagedStrategy::audit() const {
     if (used_bytes_ > store_.reserved_bytes()) {
         return broken("used <= reserved", used_bytes_, store_.reserved_bytes());
     }
-    return {};
+    return audit_kept();
 }
 
 Bytes PagedStrategy::largest_free_bytes() const {

@@ -57,11 +57,11 @@ void PagedStrategy::go_home() {
         if (chunk->arena == nullptr || chunk->at_home()) { continue; }
         StreamArena* owner = owner_of(chunk->arena);
         if (!owner->shared() || !owner->quiet(chunk) || chunk->stale_count > 0 ||
-            chunk->pin_count > 0 ||
-            !store_.unmap(owner->arena, chunk->address, chunk->bytes).ok()) {
+            chunk->pin_count > 0) {
             all_home = false;
             continue;
         }
+        store_.leave(chunk, owner->arena, chunk->address);
         owner->arena.vacate(chunk, TileKind::Hole);
         store_.set_spare(chunk);
     }
@@ -74,6 +74,8 @@ void PagedStrategy::go_home() {
             all_home = false;
         }
     }
+    // What is left of the moves would make the next round choose otherwise.
+    if (!store_.end_kept(0, ~Address{0}).ok()) { all_home = false; }
     store_.sort_spares();
     disturbed_ = !all_home;
 }

@@ -166,7 +166,7 @@ void PagedStrategy::drop_unused_arenas() {
             continue;
         }
         addresses_.set(base, bytes, nullptr);  // first: another device may get the range at once
-        if (!driver_.unreserve(base, bytes).ok()) {
+        if (!store_.end_kept(base, base + bytes).ok() || !driver_.unreserve(base, bytes).ok()) {
             addresses_.set(base, bytes, &owner.arena);
             ++it;
             continue;

@@ -136,12 +136,15 @@ void PagedStrategy::poll() {
     }
 }
 
-// Old addresses whose fence has passed become holes. A refused unmap keeps the range blocked.
+// Old addresses whose fence has passed become holes. A half-made mapping that the driver refuses to
+// undo keeps them blocked.
 void PagedStrategy::clear_stale(StreamArena& owner) {
     auto done = [&](const StaleRange& stale) {
         if (stale.count > owner.fences.passed_count()) { return false; }
         const Block* tile = stale.tile;
-        if (!store_.unmap(owner.arena, tile->address, tile->bytes, stale.made).ok()) {
+        if (stale.made == ChunkStore::Made::Whole) {
+            store_.leave(stale.chunk, owner.arena, tile->address);
+        } else if (!store_.unmap(owner.arena, tile->address, tile->bytes, stale.made).ok()) {
             return false;
         }
         --stale.chunk->stale_count;
@@ -160,6 +163,7 @@ Result<Bytes> PagedStrategy::trim(Bytes bytes, Wait wait) {
             if (Status status = wait_for_stale(chunk); !status.ok()) { return status; }
         }
         if (chunk->stale_count > 0) { continue; }
+        if (Status status = store_.end_kept(chunk); !status.ok()) { return status; }
         given += chunk->bytes;
         forget_home(chunk);
         if (Status status = store_.release(chunk); !status.ok()) { return status; }
@@ -230,6 +234,7 @@ Status PagedStrategy::wait_for_stale(const Chunk* chunk) {
 }
 
 Status PagedStrategy::release_idle(StreamArena& owner, Chunk* chunk) {
+    if (Status status = store_.end_kept(chunk); !status.ok()) { return status; }
     Status status = store_.unmap(owner.arena, chunk->address, chunk->bytes);
     if (!status.ok()) { return status; }
     owner.arena.vacate(chunk, TileKind::Hole);

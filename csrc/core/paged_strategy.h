@@ -100,6 +100,7 @@ public:
 private:
     static constexpr Bytes kLimitedDivisor = 4096;
     static constexpr Bytes kStreamsFactor = 8;
+    static constexpr Bytes kLargeRequestShare = 26;  // a twelfth by default
 
     // One idle chunk that could be taken, best first: own stream, passed fence, oldest use.
     struct Candidate {
@@ -116,6 +117,11 @@ private:
 
     Result<StreamArena*> arena_for(const Request& request);
     Result<StreamArena*> make_arena(const Request& request);
+    // chunk_size.cpp
+    Bytes budget_bytes(Bytes request_bytes) const;
+    Bytes new_chunk_bytes(Bytes request_bytes) const;
+    Bytes large_request_chunk_bytes(Bytes request_bytes, Bytes total) const;
+    Bytes headroom(Bytes ceiling_bytes) const;
     // page_filler.cpp
     std::vector<Window> windows_for(const StreamArena& owner, const Request& request) const;
     Result<bool> fill(StreamArena& target, const Request& request, const Window& window,
@@ -133,6 +139,8 @@ private:
     Bytes ceiling_bytes(const Request& request, Effort effort) const;
     Status make_room(const Request& request, const Window& window, Effort effort);
     Bytes breakable_bytes(const Window& window, Wait wait);
+    std::vector<MissingRun> plan_returns(const MissingRun& run, Supply& supply,
+                                         std::vector<Step>& steps) const;
     bool plan_run(const MissingRun& run, Supply& supply, std::vector<Step>& steps) const;
     Status apply(StreamArena& target, const Step& step);
     Status add_new(StreamArena& target, Address address, Bytes bytes);
@@ -152,11 +160,9 @@ private:
     void forget_home(Chunk* chunk);
     void go_home();
     StreamArena* owner_of(const Arena* arena) const;
-    Bytes budget_bytes(Bytes request_bytes) const;
-    Bytes new_chunk_bytes(Bytes request_bytes) const;
-    Bytes headroom(Bytes ceiling_bytes) const;
     Status audit_arena(const StreamArena& owner, Bytes& mapped_bytes) const;
     Status audit_counts(const StreamArena& owner) const;
+    Status audit_kept() const;
 
     Driver& driver_;
     const int device_;
