@@ -1,0 +1,50 @@
+// How much new memory there may be, and in handles of what size.
+#include <algorithm>
+#include <bit>
+
+#include "core/paged_strategy.h"
+
+namespace gma {
+
+Bytes PagedStrategy::headroom(Bytes ceiling_bytes) const {
+    const Bytes ceiling = round_down(std::min(ceiling_bytes, limit_bytes_), page_bytes_);
+    return ceiling > store_.reserved_bytes() ? ceiling - store_.reserved_bytes() : 0;
+}
+
+Bytes PagedStrategy::budget_bytes(Bytes request_bytes) const {
+    const Bytes peak = std::max(used_bytes_peak_, used_bytes_ + request_bytes);
+    return peak + static_cast<Bytes>(static_cast<double>(peak) * slack_);
+}
+
+// A large request is laid on few handles, as long as free memory is in few pieces: the ends of a
+// piece lie on handles that blocks hold, and what they waste shall not exceed the slack by much.
+Bytes PagedStrategy::large_request_chunk_bytes(Bytes request_bytes, Bytes total) const {
+    std::int64_t pieces = 0;
+    for (const auto& [key, owner] : arenas_) { pieces += owner->arena.split_count(); }
+    const double slack_bytes = static_cast<double>(total) * slack_;
+    const auto piece_bytes = static_cast<Bytes>(
+        4 * slack_bytes / static_cast<double>(std::max<std::int64_t>(pieces, 1)));
+    return std::min(request_bytes * kLargeRequestShare / chunk_divisor_, piece_bytes);
+}
+
+// The cost of driver calls is per handle, so large totals get large ones, and the more so the
+// larger: what one survivor can pin matters less there. Streams that take turns hand large parts of
+// the memory to one another: in large pieces. Handles are small where memory is tight, so that what
+// fits, fits: in the upper half of a limit that the user set (in all of it for several streams),
+// and close to any limit.
+Bytes PagedStrategy::new_chunk_bytes(Bytes request_bytes) const {
+    const Bytes total = store_.reserved_bytes() + request_bytes;
+    const double growth = std::max(1.0, static_cast<double>(total) / static_cast<double>(1_GiB));
+    const Bytes handed = arenas_.size() > 1 ? kStreamsFactor : 1;
+    const auto usual =
+        static_cast<Bytes>(static_cast<double>(handed * total / chunk_divisor_) * growth);
+    const Bytes share = std::max(usual, large_request_chunk_bytes(request_bytes, total));
+    const Bytes cautious = headroom(kMaxRequestBytes) / 8;
+    const bool tight = arenas_.size() > 1 || total >= limit_bytes_ / 2;
+    const Bytes limited =
+        tight && limit_bytes_ < total_bytes_ ? limit_bytes_ / kLimitedDivisor : share;
+    const Bytes bytes = std::min({share, max_chunk_bytes_, cautious, limited});
+    return bytes <= page_bytes_ ? page_bytes_ : std::bit_floor(bytes / page_bytes_) * page_bytes_;
+}
+
+}  // namespace gma

@@ -1,0 +1,75 @@
+// Old mappings of chunks that moved: a way back without driver calls, and gone when it matters.
+#include <random>
+
+#include "pattern_world.h"
+
+namespace gma {
+namespace {
+
+// Blocks of all sizes in little memory, so that chunks move.
+class Swing {
+public:
+    Swing() : world("strategy:paged", PatternWorld::small_card(16_MiB)) {}
+
+    void rounds(int count) {
+        for (int i = 0; i < count; ++i) {
+            static_cast<void>(world.allocate((random_() % 60 + 1) * 48_KiB));
+            while (world.blocks.size() > 6) {
+                auto it = world.blocks.begin();
+                std::advance(it, static_cast<std::ptrdiff_t>(random_() % world.blocks.size()));
+                REQUIRE(world.free(it->first).ok());
+            }
+            if (i % 8 == 0) { world.driver.drain_all(); }
+            if (i % 32 == 0) { world.check_audit(); }
+        }
+    }
+    std::uint64_t calls(Call call) { return world.driver.totals().count(call); }
+
+    PatternWorld world;
+
+private:
+    std::mt19937_64 random_{7};
+};
+
+}  // namespace
+
+TEST_CASE("a chunk that was there before goes back without a call") {
+    Swing swing;
+    swing.rounds(2000);
+    const DeviceStatistics now = swing.world.statistics();
+    const auto placed_count = static_cast<std::uint64_t>(now.num_device_alloc + now.moved_chunks);
+    CHECK(now.moved_chunks > 500);
+    CHECK(placed_count > swing.calls(Call::Map) + 100);
+    CHECK(swing.calls(Call::SetAccess) == swing.calls(Call::Map));
+    swing.world.check_nothing_left();
+}
+
+TEST_CASE("what is given back has no mapping left") {
+    Swing swing;
+    swing.rounds(500);
+    swing.world.free_all();
+    swing.world.driver.drain_all();
+    const Bytes reserved_bytes = swing.world.reserved_bytes();
+    const Result<Bytes> given = swing.world.allocator->trim(0);
+    REQUIRE(given);
+    CHECK(*given == reserved_bytes);
+    CHECK(swing.world.driver.mapped_ranges().empty());
+    CHECK(swing.world.driver.live_handles() == 0);
+    swing.world.check_nothing_left();
+}
+
+TEST_CASE("memory whose old mapping cannot be ended is not given back yet") {
+    Swing swing;
+    swing.rounds(500);
+    swing.world.driver.drain_all();
+    const Bytes reserved_bytes = swing.world.reserved_bytes();
+    swing.world.driver.fail_kind(Call::Unmap, 1, {}, 1'000'000);
+    CHECK_FALSE(swing.world.allocator->trim(0));
+    CHECK(swing.world.reserved_bytes() == reserved_bytes);
+    swing.world.check_audit();
+    swing.world.driver.clear_faults();
+    swing.rounds(50);
+    swing.world.check_nothing_left();
+}
+
+}  // namespace gma
