@@ -205,11 +205,11 @@ def the_newest_entries_are_kept() -> None:
 @behaviour()
 def the_newest_of_thousands_are_kept_with_their_stacks() -> None:
     most, made = 3001, 2600  # neither is a round number of anything
-    _record(context="all", stacks="python", max_entries=most)
+    _record(context="all", stacks="python", max_entries=most, skip_actions=["free_completed"])
     for number in range(made):
         allocates_here(512 + number)
     entries = trace()
-    expected = [(name, 512 + number) for number in range(made) for name in _BLOCK]
+    expected = [(name, 512 + number) for number in range(made) for name in _BLOCK[:2]]
     assert actions(entries) == expected[-most:]
     assert all(entry.get("frames") for entry in entries)
     times = [entry["time_us"] for entry in entries]

@@ -118,6 +118,7 @@ void History::set(const Settings& settings) {
     if (!settings.enabled) { gone_contexts.swap(contexts_); }
     for (HistoryRing& ring : rings_) { ring.set_capacity(max_entries_); }
     listening_ = settings.enabled || !trackers_.empty();
+    update_plain();
 }
 
 void History::add_tracker(c10::CachingDeviceAllocator::AllocatorTraceTracker tracker) {
@@ -125,6 +126,11 @@ void History::add_tracker(c10::CachingDeviceAllocator::AllocatorTraceTracker tra
     trackers_.push_back(std::move(tracker));
     has_trackers_ = true;
     listening_ = true;
+    update_plain();
+}
+
+void History::update_plain() {
+    plain_ = recording() && !has_trackers_ && skipped_ == 0 && when_ < RecordContext::ALLOC;
 }
 
 History::Context History::gather(RecordContext level) const {
@@ -177,7 +183,7 @@ template <class PlaceContext>
         const std::lock_guard guard(lock_);
         const bool is_kept = when_.load(std::memory_order_relaxed) >= RecordContext::ALLOC;
         place_context(is_kept ? &extra.context : nullptr);
-        const c10::approx_time_t time = c10::getApproximateTime();
+        const c10::approx_time_t time = now_locked();
         if (telling.owns_lock()) [[unlikely]] {
             write(told, event, completes == Completes::Yes, time);
             told_extra = extra;
@@ -213,7 +219,21 @@ void History::note(const Event& event, Context&& context) {
     });
 }
 
+HistoryEntry* History::plain_slot_locked(c10::DeviceIndex device) {
+    const auto index = static_cast<std::size_t>(device);
+    if (!is_plain() || the_labels != nullptr || index >= rings_.size()) { return nullptr; }
+    return rings_[index].push_plain();
+}
+
 void History::note_allocation(const Event& event, Context&& context) {
+    if (is_plain()) [[likely]] {
+        const std::lock_guard guard(lock_);
+        if (HistoryEntry* slot = plain_slot_locked(event.device)) [[likely]] {
+            write(*slot, event, false, now_locked());
+            if (context != nullptr) { contexts_[event.address] = std::move(context); }
+            return;
+        }
+    }
     append(event, Completes::No, the_labels, [&](Context* kept) {
         if (context == nullptr) { return; }
         if (kept != nullptr) { *kept = context; }
@@ -223,9 +243,18 @@ void History::note_allocation(const Event& event, Context&& context) {
 
 void History::note_free(const TraceRecord& block, Context&& context) {
     Context allocated_by;  // let go outside the lock
-    append(event_of(block, TraceEntry::FREE_REQUESTED),
-           block.action == Action::Free ? Completes::Yes : Completes::No, the_labels,
-           [&](Context* kept) {
+    const bool completes = block.action == Action::Free;
+    if (is_plain()) [[likely]] {
+        const std::lock_guard guard(lock_);
+        const auto device = static_cast<c10::DeviceIndex>(block.device);
+        if (HistoryEntry* slot = plain_slot_locked(device)) [[likely]] {
+            write(*slot, event_of(block, TraceEntry::FREE_REQUESTED), completes, now_locked());
+            if (!contexts_.empty()) { take_context_locked(block.address, allocated_by); }
+            return;
+        }
+    }
+    append(event_of(block, TraceEntry::FREE_REQUESTED), completes ? Completes::Yes : Completes::No,
+           the_labels, [&](Context* kept) {
                if (!contexts_.empty()) { take_context_locked(block.address, allocated_by); }
                if (kept != nullptr) { *kept = std::move(context ? context : allocated_by); }
            });

@@ -7,8 +7,10 @@
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/util/ApproximateClock.h>
 #include <c10/util/flat_hash_map.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -96,6 +98,14 @@ private:
         std::size_t operator()(std::size_t address) const { return address / 512; }
     };
 
+    // Most events need no more than a slot: none is left out or told, and none keeps a context.
+    bool is_plain() const { return plain_.load(std::memory_order_relaxed); }
+    void update_plain();
+    // The processor may read its clock before it has the lock: times never go back.
+    c10::approx_time_t now_locked() {
+        return last_time_ = std::max(last_time_, c10::getApproximateTime());
+    }
+    HistoryEntry* plain_slot_locked(c10::DeviceIndex device);
     // Under the lock `place_context` gets what is to keep the entry's context, or null.
     template <class PlaceContext>
     void append(const Event& event, Completes completes,
@@ -111,6 +121,7 @@ private:
     std::atomic<bool> listening_{false};
     std::atomic<bool> recording_{false};
     std::atomic<bool> has_trackers_{false};
+    std::atomic<bool> plain_{false};
     std::atomic<std::uint32_t> skipped_{0};  // bits by action
     std::atomic<c10::CachingDeviceAllocator::CreateContextFn> gather_{nullptr};
     std::atomic<RecordContext> when_{RecordContext::NEVER};
@@ -120,6 +131,7 @@ private:
     std::vector<c10::CachingDeviceAllocator::AllocatorTraceTracker> trackers_;
 
     mutable BriefLock lock_;  // of what follows; taken after telling_
+    c10::approx_time_t last_time_ = 0;
     std::size_t max_entries_ = 1;
     std::vector<HistoryRing> rings_;                                  // by device
     ska::flat_hash_map<std::size_t, Context, AddressHash> contexts_;  // of allocated blocks

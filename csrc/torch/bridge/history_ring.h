@@ -46,6 +46,8 @@ public:
     // The slot for a new entry, whose has_extra is for the ring to set. What belonged to the entry
     // that had to go is in `extra` afterwards: its end may take a while.
     HistoryEntry& push(HistoryExtra& extra);
+    // The same without anything beside the entry, where that is quickly done; else null.
+    HistoryEntry* push_plain() { return next_ == end_ || next_->has_extra ? nullptr : next_++; }
     std::size_t size() const { return is_full_ ? capacity_ : next_index(); }
     template <class Visit>  // oldest first: visit(entry, extra)
     void for_each(Visit&& visit) const;
