@@ -56,9 +56,10 @@ Status CoreAllocator::record_stream(Address address, Stream stream) {
 }
 
 std::optional<TraceRecord> CoreAllocator::describe(Address address) {
-    Result<Place> place = known_place(address);
-    if (!place) { return std::nullopt; }
-    return place->heap->describe(address, place->tagged);
+    if (fork_guard_.forked()) { return std::nullopt; }
+    const Place place = place_of(address);
+    if (place.heap == nullptr) { return std::nullopt; }
+    return place.heap->describe(address, place.tagged);
 }
 
 Result<BaseAllocation> CoreAllocator::base_allocation(Address address) {

@@ -5,33 +5,39 @@
 
 namespace gma {
 
+// Every free asks while a history is kept: the answer is made in its place, and not copied.
 std::optional<TraceRecord> DeviceHeap::describe(Address address, std::uintptr_t tagged) {
-    TraceRecord record;
-    record.address = address;
-    record.device = static_cast<std::int16_t>(device_);
-    if ((tagged & 1) != 0) {
-        auto* slab = reinterpret_cast<Slab*>(tagged - 1);
+    std::optional<TraceRecord> found(std::in_place);
+    const auto fill_in_object = [&](TraceRecord& record, Slab* slab) {
         const ThreadCache::ObjectInfo object = slab->cache->info(slab, address);
-        if (!object.allocated) { return std::nullopt; }
+        if (!object.allocated) { return false; }
         record.bytes = object.requested_bytes;
         record.stream = reinterpret_cast<std::uintptr_t>(slab->cache->key().stream);
-        if (object.recorded) {
-            const std::lock_guard guard(lock_);
-            if (!live_object_locked(slab, address)) { return std::nullopt; }
-        }
         record.action = object.recorded ? Action::FreeRequested : Action::Free;
-        return record;
-    }
-    const std::lock_guard guard(lock_);
-    const Block* block = live_block_locked(address);
-    if (block == nullptr) { return std::nullopt; }
-    record.bytes = block->requested();
-    record.stream = reinterpret_cast<std::uintptr_t>(block->stream());
-    const PoolId pool = block->arena != nullptr ? block->arena->key().pool : block->segment->pool;
-    record.pool_first = static_cast<std::uint32_t>(pool.first);
-    record.pool_second = static_cast<std::uint32_t>(pool.second);
-    record.action = block->recorded ? Action::FreeRequested : Action::Free;
-    return record;
+        if (!object.recorded) { return true; }
+        const std::lock_guard guard(lock_);
+        return live_object_locked(slab, address);
+    };
+    const auto fill_in_block = [&](TraceRecord& record) {
+        const std::lock_guard guard(lock_);
+        const Block* block = live_block_locked(address);
+        if (block == nullptr) { return false; }
+        record.bytes = block->requested();
+        record.stream = reinterpret_cast<std::uintptr_t>(block->stream());
+        const PoolId pool =
+            block->arena != nullptr ? block->arena->key().pool : block->segment->pool;
+        record.pool_first = static_cast<std::uint32_t>(pool.first);
+        record.pool_second = static_cast<std::uint32_t>(pool.second);
+        record.action = block->recorded ? Action::FreeRequested : Action::Free;
+        return true;
+    };
+    found->address = address;
+    found->device = static_cast<std::int16_t>(device_);
+    const bool is_live = (tagged & 1) != 0
+                             ? fill_in_object(*found, reinterpret_cast<Slab*>(tagged - 1))
+                             : fill_in_block(*found);
+    if (!is_live) { found.reset(); }
+    return found;
 }
 
 void DeviceHeap::note_completed(Address address, Bytes bytes) {
