@@ -13,10 +13,10 @@
 
 #include <atomic>
 #include <cstdint>
-#include <set>
 
 #include "core/allocator.h"
 #include "core/block.h"
+#include "core/by_address.h"
 #include "core/chunk.h"
 #include "core/free_index.h"
 #include "core/lazy_array.h"

@@ -2,132 +2,150 @@
 //
 // The smallest block that fits is taken; of equal ones the lowest. Address order, not
 // last-in-first-out, is what makes a repeated step get the same addresses again.
+//
+// Sixteen bins to each doubling of size, a bit for each bin that has a block, and in a bin a tree.
+// So a search that meets many sizes begins close to its end, and one among blocks of one size is
+// still a tree's.
 #pragma once
 
 #include <array>
-#include <atomic>
+#include <bit>
+#include <cstdint>
 #include <iterator>
-#include <set>
-#include <tuple>
 
-#include "core/block.h"
+#include "core/block_tree.h"
+#include "core/lowest_of_size.h"
 
 namespace gma {
 
-struct LowerAddress {
-    bool operator()(const Block* a, const Block* b) const { return a->address < b->address; }
-};
-class ByAddress : public std::set<Block*, LowerAddress> {
-public:
-    // The block that holds all of [begin, end), or nullptr.
-    Block* holding(Address begin, Address end) const {
-        Block probe;
-        probe.address = begin;
-        auto it = upper_bound(&probe);
-        if (it == this->begin()) { return nullptr; }
-        --it;
-        return end <= (*it)->end() ? *it : nullptr;
-    }
-};
-
-// The lowest free block of exactly one size, for sizes that share a slot in turn. Written under the
-// device's lock and read without it: what is read is a hint.
-class LowestOfSize {
-public:
-    // Whether a lower free block of this size may be there, as far as is known.
-    bool may_be_below(Bytes bytes, Address address) const {
-        const Slot& slot = slots_[index(bytes)];
-        return slot.bytes.load(std::memory_order_relaxed) != bytes ||
-               slot.address.load(std::memory_order_relaxed) < address;
-    }
-    void insert(Bytes bytes, Address address) {
-        Slot& slot = slots_[index(bytes)];
-        const bool known = slot.bytes.load(std::memory_order_relaxed) == bytes;
-        if (!known || address < slot.address.load(std::memory_order_relaxed)) {
-            set(slot, bytes, address);
-        }
-    }
-    // `next` is the following block of the size, or kNone.
-    void remove(Bytes bytes, Address address, Address next) {
-        Slot& slot = slots_[index(bytes)];
-        if (slot.bytes.load(std::memory_order_relaxed) == bytes &&
-            slot.address.load(std::memory_order_relaxed) == address) {
-            set(slot, bytes, next);
-        }
-    }
-    static constexpr Address kNone = ~Address{0};
-
-private:
-    struct Slot {
-        std::atomic<Bytes> bytes{0};
-        std::atomic<Address> address{kNone};
-    };
-    static constexpr std::size_t kSlotCount = 256;
-    // Fibonacci hashing: 2^64 divided by the golden ratio (Knuth, TAOCP volume 3, section 6.4).
-    static std::size_t index(Bytes bytes) {
-        return static_cast<std::size_t>((bytes / kUnitBytes * 0x9E3779B97F4A7C15ULL) >> 56);
-    }
-    static void set(Slot& slot, Bytes bytes, Address address) {
-        slot.bytes.store(bytes, std::memory_order_relaxed);
-        slot.address.store(address, std::memory_order_relaxed);
-    }
-    std::array<Slot, kSlotCount> slots_;
-};
+// Sizes whose five leading bits are the same share a bin; small ones have their own.
+constexpr std::size_t size_bin(Bytes bytes) {
+    constexpr Bytes kBinsToDoubling = 16;
+    const Bytes units = bytes / kUnitBytes;
+    if (units < kBinsToDoubling) { return units; }
+    const auto more_bits = static_cast<Bytes>(std::bit_width(units / kBinsToDoubling) - 1);
+    return more_bits * kBinsToDoubling + (units >> more_bits);
+}
+static_assert(size_bin(15 * kUnitBytes) == 15 && size_bin(16 * kUnitBytes) == 16);
+static_assert(size_bin(63 * kUnitBytes) == 47 && size_bin(64 * kUnitBytes) == 48);
 
 class FreeIndex {
-    struct BySizeThenAddress {
-        bool operator()(const Block* a, const Block* b) const {
-            return std::tie(a->bytes, a->address) < std::tie(b->bytes, b->address);
-        }
-    };
+    // Compared as one number, without a branch: the size above the address.
+    using SizeThenAddress = unsigned __int128;
+    using Tree = BlockTree<SizeThenAddress>;
 
 public:
-    using Set = std::set<Block*, BySizeThenAddress>;
+    class Iterator {
+    public:
+        using iterator_category = std::input_iterator_tag;
+        using value_type = Block*;
+        using difference_type = std::ptrdiff_t;
+        using pointer = Block* const*;
+        using reference = Block*;
+
+        Block* operator*() const { return *at_; }
+        Iterator& operator++() {
+            if (++at_ == index_->bins_[bin_].end()) { *this = index_->first_of(bin_ + 1); }
+            return *this;
+        }
+        Iterator operator++(int) {
+            Iterator before = *this;
+            ++*this;
+            return before;
+        }
+        bool operator==(const Iterator& other) const { return at_ == other.at_; }
+
+    private:
+        friend class FreeIndex;
+        Iterator() = default;
+        Iterator(const FreeIndex* index, std::size_t bin, Tree::Iterator at)
+            : index_(index), bin_(bin), at_(at) {}
+        const FreeIndex* index_ = nullptr;
+        std::size_t bin_ = 0;
+        Tree::Iterator at_;
+    };
+    Iterator begin() const { return first_of(0); }
+    Iterator end() const { return {}; }
+    std::size_t size() const { return size_; }
+    bool empty() const { return size_ == 0; }
 
     void insert(Block* block) {
-        if (!spare_node_.empty()) {  // a set node per free would be two trips to malloc per block
-            spare_node_.value() = block;
-            blocks_.insert(std::move(spare_node_));
-        } else {
-            blocks_.insert(block);
-        }
+        const std::size_t bin = size_bin(block->bytes);
+        bins_[bin].insert(key_of(block), block);
+        has_blocks_[bin / 64] |= std::uint64_t{1} << bin % 64;
+        ++size_;
         lowest_.insert(block->bytes, block->address);
     }
-    void remove(Block* block) {
-        const auto it = blocks_.find(block);
-        const auto next = std::next(it);
-        const bool same_size = next != blocks_.end() && (*next)->bytes == block->bytes;
+    void remove(const Block* block) {
+        const std::size_t bin = size_bin(block->bytes);
+        Tree& tree = bins_[bin];
+        const Tree::Iterator next = tree.erase(key_of(block));
+        if (tree.empty()) { has_blocks_[bin / 64] &= ~(std::uint64_t{1} << bin % 64); }
+        --size_;
+        const bool same_size = next != tree.end() && bytes_of(next.key()) == block->bytes;
         lowest_.remove(block->bytes, block->address,
-                       same_size ? (*next)->address : LowestOfSize::kNone);
-        spare_node_ = blocks_.extract(it);
+                       same_size ? address_of(next.key()) : LowestOfSize::kNone);
     }
     const LowestOfSize& lowest() const { return lowest_; }
 
+    // The first block of at least `bytes`: the smallest, and of those the lowest.
+    Iterator from(Bytes bytes) const {
+        const std::size_t bin = size_bin(bytes);
+        const Tree::Iterator at = bins_[bin].lower_bound(key(bytes, 0));
+        return at != Tree::Iterator() ? Iterator(this, bin, at) : first_of(bin + 1);
+    }
     // The smallest block of at least `bytes` that holds `bytes` at the alignment, or nullptr.
     Block* find(Bytes bytes, Bytes alignment) const {
-        Block probe;
-        probe.bytes = bytes;
-        for (auto it = blocks_.lower_bound(&probe); it != blocks_.end(); ++it) {
-            if (round_up((*it)->address, alignment) + bytes <= (*it)->end()) { return *it; }
+        for (auto it = from(bytes); it != end(); ++it) {
+            const Address address = address_of(it.at_.key());
+            const Bytes room = bytes_of(it.at_.key());
+            if (round_up(address, alignment) + bytes <= address + room) { return *it; }
         }
         return nullptr;
     }
 
     // The smallest block of at least `bytes` but `excluded`, the lowest among equals.
     Block* smallest_other(Bytes bytes, const Block* excluded) const {
-        Block probe;
-        probe.bytes = bytes;
-        auto it = blocks_.lower_bound(&probe);
-        if (it != blocks_.end() && *it == excluded) { ++it; }
-        return it == blocks_.end() ? nullptr : *it;
+        auto it = from(bytes);
+        if (it != end() && *it == excluded) { ++it; }
+        return it == end() ? nullptr : *it;
     }
-    Bytes largest_bytes() const { return blocks_.empty() ? 0 : (*blocks_.rbegin())->bytes; }
-    const Set& blocks() const { return blocks_; }
+    Bytes largest_bytes() const {
+        for (std::size_t word = kWordCount; word-- > 0;) {
+            if (const std::uint64_t bits = has_blocks_[word]; bits != 0) {
+                return bins_[word * 64 + std::bit_width(bits) - 1].last()->bytes;
+            }
+        }
+        return 0;
+    }
 
 private:
-    Set blocks_;
+    static constexpr std::size_t kBinCount = size_bin(~Bytes{0}) + 1;
+    static constexpr std::size_t kWordCount = (kBinCount + 63) / 64;
+
+    static SizeThenAddress key(Bytes bytes, Address address) {
+        return SizeThenAddress{bytes} << 64 | address;
+    }
+    static SizeThenAddress key_of(const Block* block) { return key(block->bytes, block->address); }
+    static Bytes bytes_of(SizeThenAddress key) { return static_cast<Bytes>(key >> 64); }
+    static Address address_of(SizeThenAddress key) { return static_cast<Address>(key); }
+
+    Iterator first_of(std::size_t bin) const {
+        std::size_t word = bin / 64;
+        if (word == kWordCount) { return end(); }
+        std::uint64_t bits = has_blocks_[word] & ~std::uint64_t{0} << bin % 64;
+        while (bits == 0) {
+            if (++word == kWordCount) { return end(); }
+            bits = has_blocks_[word];
+        }
+        const std::size_t found = word * 64 + static_cast<std::size_t>(std::countr_zero(bits));
+        return {this, found, bins_[found].begin()};
+    }
+
+    std::array<Tree, kBinCount> bins_;
+    std::array<std::uint64_t, kWordCount> has_blocks_{};
+    std::size_t size_ = 0;
     LowestOfSize lowest_;
-    Set::node_type spare_node_;
 };
 
 }  // namespace gma

@@ -84,7 +84,7 @@ std::vector<Window> PagedStrategy::windows_for(const StreamArena& owner,
                    last_window(arena, bytes, request.alignment)};
     }
     if (request.capturing && !arena.holes().empty()) {  // where nothing has to be unmapped
-        const Block* hole = *arena.holes().rbegin();
+        const Block* hole = arena.holes().last();
         const Address fresh = store_.kept_end(hole->address, hole->end());
         if (fresh < hole->end()) {
             windows.push_back(window_at(arena, round_up(fresh, request.alignment), bytes));

@@ -66,9 +66,8 @@ Status PagedStrategy::audit_arena(const StreamArena& owner, Bytes& mapped_bytes)
     if (hole_count != arena.holes().size()) {
         return broken("every hole is listed", hole_count, arena.holes().size());
     }
-    if (free_count != arena.free_blocks().blocks().size()) {
-        return broken("every free block is indexed", free_count,
-                      arena.free_blocks().blocks().size());
+    if (free_count != arena.free_blocks().size()) {
+        return broken("every free block is indexed", free_count, arena.free_blocks().size());
     }
     if (stale_count != owner.stale.size()) {
         return broken("every stale range waits for a fence", stale_count, owner.stale.size());
@@ -82,7 +81,7 @@ Status PagedStrategy::audit_counts(const StreamArena& owner) const {
     std::int64_t split_count = 0;
     Bytes split_bytes = 0;
     Bytes free_bytes = 0;
-    for (const Block* tile : arena.free_blocks().blocks()) {
+    for (const Block* tile : arena.free_blocks()) {
         free_bytes += tile->bytes;
         Bytes idle = 0;
         arena.for_each_idle_chunk(tile, [&](const Chunk* chunk) { idle += chunk->bytes; });

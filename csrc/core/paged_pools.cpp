@@ -31,10 +31,8 @@ void PagedStrategy::set_no_split(PoolId pool) {
 
 // The whole chunks at the start of the smallest Free block in which they suffice.
 Block* PagedStrategy::take_whole(StreamArena& owner, Bytes bytes) {
-    Block probe;
-    probe.bytes = bytes;
-    const FreeIndex::Set& tiles = owner.arena.free_blocks().blocks();
-    for (auto it = tiles.lower_bound(&probe); it != tiles.end(); ++it) {
+    const FreeIndex& tiles = owner.arena.free_blocks();
+    for (auto it = tiles.from(bytes); it != tiles.end(); ++it) {
         Address begin = 0;
         Address end = 0;
         owner.arena.for_each_idle_chunk(*it, [&](const Chunk* chunk) {
@@ -81,7 +79,7 @@ std::vector<Block*> PagedStrategy::pool_blocks(PoolId pool) const {
             }
         }
     }
-    std::sort(blocks.begin(), blocks.end(), LowerAddress());
+    std::ranges::sort(blocks, {}, &Block::address);
     return blocks;
 }
 

@@ -82,7 +82,7 @@ Window best_window(const Arena& arena, Bytes bytes, Bytes alignment) {
 
 Window last_window(const Arena& arena, Bytes bytes, Bytes alignment) {
     if (arena.holes().empty()) { return {}; }
-    const Region region = region_around(*arena.holes().rbegin());
+    const Region region = region_around(arena.holes().last());
     Block* last = region.last;
     const Address from = in_region(last->previous) ? last->previous->address : last->address;
     Search search(arena, bytes, alignment);
@@ -109,12 +109,9 @@ Window hole_window(const Arena& arena, Bytes bytes) {
 std::vector<MissingRun> missing_runs(const Arena& arena, const Window& window) {
     std::vector<MissingRun> runs;
     // By address: tiles may have joined since the window was found.
-    Block probe;
-    probe.address = window.begin;
-    auto hole = arena.holes().upper_bound(&probe);
-    if (hole != arena.holes().begin() && (*std::prev(hole))->end() > window.begin) { --hole; }
-    for (; hole != arena.holes().end() && (*hole)->address < window.end(); ++hole) {
-        const Block* tile = *hole;
+    for (auto it = arena.holes().from(window.begin); it != arena.holes().end(); ++it) {
+        const Block* tile = *it;
+        if (tile->address >= window.end()) { break; }
         const Address begin = round_down(std::max(window.begin, tile->address), arena.page_bytes());
         const Address end = round_up(std::min(window.end(), tile->end()), arena.page_bytes());
         runs.push_back({begin, end - begin, begin - tile->address, tile->end() - end});

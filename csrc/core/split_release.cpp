@@ -73,7 +73,7 @@ Result<bool> SplitStrategy::release_oversize(const Request& request) {
         return true;
     }
     std::vector<Segment*> largest_first;
-    for (Block* block : found->second.blocks()) {
+    for (Block* block : found->second) {
         const bool oversize = block->bytes >= max_split_bytes_;
         if (oversize && block->segment->idle() && block->segment->shared()) {
             largest_first.push_back(block->segment);

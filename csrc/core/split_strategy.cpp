@@ -223,7 +223,7 @@ Status SplitStrategy::audit() const {
     std::int64_t cut_count = 0;
     Bytes cut_bytes = 0;
     for (const auto& [key, index] : free_) {
-        for (const Block* block : index.blocks()) {
+        for (const Block* block : index) {
             if (block->kind != TileKind::Free || block->segment->free_blocks != &index) {
                 return broken_invariant("a listed block is Free and listed once", block->address,
                                         0);
@@ -237,7 +237,7 @@ Status SplitStrategy::audit() const {
                                         0);
             }
         }
-        listed_count += index.blocks().size();
+        listed_count += index.size();
     }
     if (cut_count != cut_count_ || cut_bytes != cut_bytes_) {
         return broken_invariant("free blocks of segments in use are counted", cut_bytes_,

@@ -57,7 +57,7 @@ public:
             previous = block;
         }
         REQUIRE(reached == arena.base() + arena.bytes());
-        REQUIRE(arena.free_blocks().blocks().size() == free_count);
+        REQUIRE(arena.free_blocks().size() == free_count);
         REQUIRE(arena.holes().size() == hole_count);
     }
 

@@ -7,7 +7,7 @@ namespace {
 constexpr Bytes kPage = ArenaFixture::kPage;
 
 Block* use(ArenaFixture& fixture, Bytes page, Bytes bytes) {
-    Block* tile = fixture.arena.free_blocks().blocks().empty() ? nullptr : fixture.arena.first();
+    Block* tile = fixture.arena.free_blocks().empty() ? nullptr : fixture.arena.first();
     while (tile != nullptr && tile->end() <= ArenaFixture::at(page)) { tile = tile->next; }
     REQUIRE(tile != nullptr);
     return fixture.arena.carve(tile, ArenaFixture::at(page), bytes);
