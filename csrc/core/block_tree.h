@@ -159,11 +159,13 @@ public:
         return count == 0 ? end() : Iterator(leaf, count - 1);
     }
 
-    void insert(Key key, Block* block) {
+    // Returns the key that comes before it, or a number above all keys.
+    Key insert(Key key, Block* block) {
         if (root_ == nullptr) { root_ = new Node; }
         Path path;
         Node* node = descend(key, path);
         std::size_t index = node->count_below(key);
+        const Key before = key_before(*node, index);
         Value value{.block = block};
         for (int level = 0; node->full(); ++level) {
             Node* upper = split(node);
@@ -184,6 +186,7 @@ public:
         }
         node->insert(index, key, value);
         ++size_;
+        return before;
     }
     // Returns what follows.
     Iterator erase(Key key) {
@@ -232,6 +235,11 @@ private:
             node = node->values[index].child;
         }
         return node;
+    }
+    static Key key_before(const Node& leaf, std::size_t index) {
+        if (index > 0) { return leaf.keys[index - 1]; }
+        return leaf.previous != nullptr ? leaf.previous->keys[leaf.previous->count - 1]
+                                        : kBeyondAll;
     }
     // Moves the upper half of a full node into a new one, which follows it.
     static Node* split(Node* node) {

@@ -71,10 +71,10 @@ public:
 
     void insert(Block* block) {
         const std::size_t bin = size_bin(block->bytes);
-        bins_[bin].insert(key_of(block), block);
+        const SizeThenAddress before = bins_[bin].insert(key_of(block), block);
         has_blocks_[bin / 64] |= std::uint64_t{1} << bin % 64;
         ++size_;
-        lowest_.insert(block->bytes, block->address);
+        if (bytes_of(before) != block->bytes) { lowest_.insert(block->bytes, block->address); }
     }
     void remove(const Block* block) {
         const std::size_t bin = size_bin(block->bytes);

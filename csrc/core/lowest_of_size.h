@@ -18,13 +18,8 @@ public:
         return slot.bytes.load(std::memory_order_relaxed) != bytes ||
                slot.address.load(std::memory_order_relaxed) < address;
     }
-    void insert(Bytes bytes, Address address) {
-        Slot& slot = slots_[index(bytes)];
-        const bool known = slot.bytes.load(std::memory_order_relaxed) == bytes;
-        if (!known || address < slot.address.load(std::memory_order_relaxed)) {
-            set(slot, bytes, address);
-        }
-    }
+    // The lowest one of its size has come.
+    void insert(Bytes bytes, Address address) { set(slots_[index(bytes)], bytes, address); }
     // `next` is the following block of the size, or kNone.
     void remove(Bytes bytes, Address address, Address next) {
         Slot& slot = slots_[index(bytes)];

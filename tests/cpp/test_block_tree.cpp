@@ -144,6 +144,9 @@ TEST_CASE("the index of free blocks finds the smallest that holds a request, the
         REQUIRE(listed.size() == free.size());
         REQUIRE(std::is_sorted(listed.begin(), listed.end(), smaller));
         REQUIRE(index.largest_bytes() == (listed.empty() ? 0 : listed.back()->bytes));
+        for (const Block* block : free) {  // also where sizes share a slot
+            REQUIRE(index.lowest().may_be_below(block->bytes, block->address + 1));
+        }
     }
 }
 
