@@ -327,6 +327,20 @@ def test_losses(native: str, second: str | None, ours: str, expected: str) -> No
     assert losses.compare([fixed("native", native)], "native") == "not run"
 
 
+@pytest.mark.parametrize(
+    ("workload", "expected"),
+    [("buffers", "differ from step 1"), ("llama_generate", "not comparable")],
+)
+def test_usual_kernels_of_an_unordered_workload_prove_nothing(workload: str, expected: str) -> None:
+    def plain(allocator: str, text: str, number: int) -> Row:
+        return row(
+            allocator, [1.0] * 2, losses=list(text), round=number, workload=workload, steps=2
+        )
+
+    rows = [plain("native", "ab", 0), plain("native", "ab", 1), plain("paged", "ac", 0)]
+    assert losses.compare(rows, "paged") == expected
+
+
 # Verdicts.
 
 

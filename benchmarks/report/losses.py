@@ -3,7 +3,7 @@
 Losses are compared bit by bit with native's of the same session and number of steps: those of runs
 with deterministic kernels where there are some. Some kernels add in no fixed order even then, so
 that native differs from itself; nothing is said of ours in that case, nor where native ran once
-and ours differs.
+and ours differs, nor of usual kernels in a workload that says they are unordered.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..store import Row
+from ..workloads import WORKLOADS
 
 REFERENCE = "native"
 EQUAL, NOT_RUN, NOT_COMPARABLE = "equal", "not run", "not comparable"
@@ -35,8 +36,13 @@ def compare(rows: Iterable[Row], allocator: str) -> str:
         if natives:
             found.append(_against(mine["losses"], natives, allocator))
     for worst in (each for each in found if each.startswith("differ")):
-        return worst
+        return worst if fixed or not _is_unordered(good) else NOT_COMPARABLE
     return next((each for each in (NOT_COMPARABLE, EQUAL) if each in found), NOT_RUN)
+
+
+def _is_unordered(rows: list[Row]) -> bool:
+    known = WORKLOADS.get(str(rows[0].get("workload")))
+    return known is not None and known.unordered != ""
 
 
 def _same_run(row: Row, mine: Row) -> bool:
