@@ -116,8 +116,9 @@ public:
     BlockTree(const BlockTree&) = delete;
     BlockTree& operator=(const BlockTree&) = delete;
     ~BlockTree() {
-        for (Node* row = root_; row != nullptr;) {
-            Node* const below = height_-- > 0 ? row->values[0].child : nullptr;
+        Node* row = root_;
+        for (std::size_t level = height_; row != nullptr; --level) {
+            Node* const below = level > 0 ? row->values[0].child : nullptr;
             while (row != nullptr) { delete std::exchange(row, row->next); }
             row = below;
         }
@@ -128,14 +129,14 @@ public:
     Iterator begin() const {
         if (root_ == nullptr) { return end(); }
         const Node* node = root_;
-        for (int level = height_; level > 0; --level) { node = node->values[0].child; }
+        for (std::size_t level = height_; level > 0; --level) { node = node->values[0].child; }
         return {node, 0};
     }
     Iterator end() const { return {}; }
     Block* last() const {
         if (root_ == nullptr) { return nullptr; }
         const Node* node = root_;
-        for (int level = height_; level > 0; --level) {
+        for (std::size_t level = height_; level > 0; --level) {
             node = node->values[node->count - 1].child;
         }
         return node->count == 0 ? nullptr : node->values[node->count - 1].block;
@@ -167,7 +168,7 @@ public:
         std::size_t index = node->count_below(key);
         const Key before = key_before(*node, index);
         Value value{.block = block};
-        for (int level = 0; node->full(); ++level) {
+        for (std::size_t level = 0; node->full(); ++level) {
             Node* upper = split(node);
             if (index > node->count) {
                 upper->insert(index - node->count, key, value);
@@ -178,9 +179,9 @@ public:
             value = {.child = upper};
             if (level == height_) {
                 grow(node);
-                path[static_cast<std::size_t>(height_)] = {root_, 0};
+                path[height_] = {root_, 0};
             }
-            const Step& above = path[static_cast<std::size_t>(level + 1)];
+            const Step& above = path[level + 1];
             node = above.node;
             index = above.index + 1;
         }
@@ -222,16 +223,16 @@ private:
 
     const Node* leaf_of(Key key) const {
         const Node* node = root_;
-        for (int level = height_; level > 0; --level) {
+        for (std::size_t level = height_; level > 0; --level) {
             node = node->values[node->child_index(key)].child;
         }
         return node;
     }
     Node* descend(Key key, Path& path) const {
         Node* node = root_;
-        for (int level = height_; level > 0; --level) {
+        for (std::size_t level = height_; level > 0; --level) {
             const std::size_t index = node->child_index(key);
-            path[static_cast<std::size_t>(level)] = {node, index};
+            path[level] = {node, index};
             node = node->values[index].child;
         }
         return node;
@@ -267,8 +268,8 @@ private:
         delete node;
     }
 
-    Node* root_ = nullptr;  // until something was inserted
-    int height_ = 0;        // levels above the leaves
+    Node* root_ = nullptr;    // until something was inserted
+    std::size_t height_ = 0;  // levels above the leaves
     std::size_t size_ = 0;
 };
 
