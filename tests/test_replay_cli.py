@@ -46,6 +46,15 @@ def report(*arguments: str, code: int = 0) -> dict[str, Any]:
     return content
 
 
+def test_the_readme_shows_what_is_printed(root: Path) -> None:
+    command = "python -m gpumem_alloc replay benchmarks/traces/gnn.pickle.gz"
+    _, _, after = (root / "README.md").read_text().partition(f"$ {command}\n")
+    shown = [line.rstrip() for line in after.partition("```")[0].splitlines()]
+    printed = [line.rstrip() for line in run("replay", GNN).stdout.splitlines()]
+    assert shown == printed[: len(shown)]
+    assert not any(printed[len(shown) :])
+
+
 def test_the_report_has_the_documented_form() -> None:
     content = report(PREFETCH, "--repeat", "2")
     assert set(content) == {
