@@ -8,6 +8,7 @@ import importlib
 import math
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -67,6 +68,12 @@ def make_request(options: Options) -> Request:
         workloads = SMOKE_WORKLOADS if options.workloads == "main" else workloads
         allocators = SMOKE_ALLOCATORS if options.allocators == "main" else allocators
         passes = SMOKE_PASSES if options.passes == "all" else passes
+    if not options.budget_minutes >= 0:  # nan neither
+        raise UsageError(
+            f"--budget: {options.budget_minutes:g} minutes are no time.\n"
+            "What does not fit into it is left out.\n"
+            "Give a number above 0, or 0 for no end."
+        )
     budget_s = 60 * options.budget_minutes or math.inf
     return Request(
         workloads=workloads,
@@ -83,17 +90,18 @@ def names(text: str, main: Iterable[str], known: Iterable[str], option: str) -> 
     """Split names at commas; main and all are groups. Raises UsageError for an unknown one."""
     groups = {"main": main, "all": known}
     found: dict[str, None] = {}
-    for name in filter(None, text.split(",")):
+    for name in filter(None, map(str.strip, text.split(","))):
         found |= dict.fromkeys(groups.get(name, (name,)))
         try:
             if option == "allocators" and name not in groups:
                 find(name)
             elif name not in groups and name not in known:
                 near = difflib.get_close_matches(name, known, 3, 0.5)
-                raise ValueError(f"{name} is not known; near it is {', '.join(near) or 'nothing'}")
+                hint = f"; near it is {', '.join(near)}" if near else ""
+                raise ValueError(f"{name} is not known{hint}")
         except ValueError as error:
             raise UsageError(
-                f"--{option}: {error}.\n"
+                f"--{option}: {str(error).rstrip('.')}.\n"
                 f"There are {', '.join(known)}.\n"
                 "Give names with commas between them, main, or all."
             ) from None
@@ -102,6 +110,18 @@ def names(text: str, main: Iterable[str], known: Iterable[str], option: str) -> 
             f"--{option} names nothing.\nThere are {', '.join(known)}.\nName one, main, or all."
         )
     return tuple(found)
+
+
+def check_command(command: list[str] | None) -> None:
+    """Raise UsageError for a command of the user's that cannot be started."""
+    if command is None or (command and shutil.which(command[0])):
+        return
+    name = repr(command[0]) if command else "nothing"
+    raise UsageError(
+        f"after -- comes {name}, and that is no program here.\n"
+        "What follows -- is run as it is, under each allocator.\n"
+        "Write it as you would start it: bench -- python train.py"
+    )
 
 
 def with_what_is_there(request: Request, options: Options, show: Show) -> Request:

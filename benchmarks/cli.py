@@ -71,7 +71,9 @@ def bench(
     passes: Annotated[str, typer.Option(help=f"Some of {', '.join(PASSES)}, or all.")] = "all",
     limit: Annotated[
         list[int] | None,
-        typer.Option(metavar="GB", help="For capacity; may be given often. The card by default."),
+        typer.Option(
+            min=1, metavar="GB", help="For capacity; may be given often. The card by default."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The results file.")] = None,
     resume: Annotated[
@@ -119,7 +121,8 @@ def compare(
     before: Annotated[Path, typer.Argument(metavar="A", help="A file, or a folder of them.")],
     after: Annotated[Path, typer.Argument(metavar="B")],
     threshold: Annotated[
-        float, typer.Option(metavar="PERCENT", help="Worse by more, beyond noise: exit code 3.")
+        float,
+        typer.Option(min=0, metavar="PERCENT", help="Worse by more, beyond noise: exit code 3."),
     ] = 2.0,
     json: AsJson = False,
 ) -> None:
@@ -128,6 +131,12 @@ def compare(
 
     found = compare_files(before, after, threshold)
     print(jsons.dumps(found.as_json()) if json else found.text())
+    if not found.changes:
+        raise UsageError(
+            "nothing was compared.\n"
+            f"No workload was measured under one allocator in both {before} and {after}.\n"
+            "Measure the same with both."
+        )
     raise typer.Exit(CHANGED if found.changed else 0)
 
 
@@ -156,5 +165,7 @@ def main(arguments: list[str], program: str = f"python -m {__package__}") -> int
         if format_message is None:
             raise
         print(f"bench: {format_message()}", file=sys.stderr)
+        if format_message().startswith("No such command"):
+            print("A command of your own comes after --: bench -- python train.py", file=sys.stderr)
         return BAD_INPUT
     return code if isinstance(code, int) else 0

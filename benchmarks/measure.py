@@ -21,6 +21,7 @@ from .allocators import find
 from .asked import (
     Options,
     UsageError,
+    check_command,
     command_line,
     make_request,
     results_path,
@@ -51,10 +52,14 @@ def bench(options: Options) -> int:
     with interrupts():
         try:
             if options.traces:
-                return replay(options, options.traces)
+                return replay(options, options.traces, show)
             machine = environment()
             if (lacks := what_is_missing(machine)) is not None:
                 return without_gpu(options, lacks, show)
+            check_command(options.command)
+            store = Store(results_path(options, machine), command_line(), machine)
+            if options.resume:
+                show.say(f"{store.path}: goes on, rows so far: {len(store.results.rows)}")
             request = with_what_is_there(request, options, show)
             if machine["other_processes"]:
                 show.say(
@@ -62,7 +67,6 @@ def bench(options: Options) -> int:
                     "peaks of the card count them, and times are theirs too"
                 )
             build_bridge(request, show)
-            store = Store(results_path(options, machine), command_line(), machine)
             with show:
                 measure(options, request, store, show)
             return finish(options, store, show)
@@ -93,7 +97,7 @@ def measure(options: Options, request: Request, store: Store, show: Show) -> Non
 def finish(options: Options, store: Store, show: Show) -> int:
     """Show the results, write what was asked for, and return the exit code."""
     if not store.mine():
-        show.say("nothing was measured: the file has all of it, or the time was too short")
+        show.say("nothing new was measured: the file has all of it, or the time was too short")
     if not store.results.rows:
         return FAILED
     print(
@@ -132,11 +136,22 @@ def without_gpu(options: Options, lacks: str, show: Show) -> int:
             "Without one, `bench` replays recorded runs and `replay` your own."
         )
     show.say(f"{lacks}: {replays.INSTEAD}")
-    return replay(options, replays.bundled())
+    return replay(options, replays.bundled(), show)
 
 
-def replay(options: Options, paths: list[Path]) -> int:
+def replay(options: Options, paths: list[Path], show: Show) -> int:
     """Replay recordings; raises UsageError for one that cannot be read."""
+    given = {
+        "--workloads": options.workloads != "main",
+        "--allocators": options.allocators != "main",
+        "--passes": options.passes != "all",
+        "--limit": options.limits_gb,
+        "--out": options.out,
+        "--resume": options.resume,
+        "--html": options.html,
+    }
+    if without_effect := [name for name, is_given in given.items() if is_given]:
+        show.say(f"without effect on a replay: {', '.join(without_effect)}")
     try:
         replays.run(paths, options.as_json, options.pictures)
     except replays.ReplayError as error:

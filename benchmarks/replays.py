@@ -42,7 +42,7 @@ def run(paths: Sequence[Path], as_json: bool, pictures: Path | None) -> None:
             reports[name] = replay(trace, DEFAULT_ALLOCATORS, progress=lambda _: None)
         except TraceError as error:
             raise ReplayError(
-                f"{path.name} cannot be replayed.\n{error}\nGive a snapshot or a log of RMM's."
+                f"{path} cannot be replayed.\n{error}\nGive a snapshot or a log of RMM's."
             ) from None
         if not as_json:
             console.rule(name, align="left")

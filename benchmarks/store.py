@@ -13,8 +13,10 @@ grows, or after the program was killed, finds a good one.
 from __future__ import annotations
 
 import datetime
+import errno
 import json
 import os
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,16 +84,48 @@ def load(path: Path) -> Results:
         what = f"Its format is {version!r}, and this version reads format {FORMAT}."
         raise _unusable(path, what, "Measure again, or use the version that wrote it.")
     results = Results(content.get("sessions") or [], content.get("rows") or [])
+    if not isinstance(results.sessions, list) or not isinstance(results.rows, list):
+        raise _unusable(path, "Its sessions and rows are no lists.", "Measure again.")
+    for session in results.sessions:
+        if not isinstance(session, dict) or not isinstance(session.get("environment"), dict):
+            what = f"A session lacks its environment: {str(session)[:80]}"
+            raise _unusable(path, what, "Measure again.")
     for row in results.rows:
-        known = isinstance(row, dict) and {"kind", "allocator", "session"} <= row.keys()
-        if not known or not 0 <= row["session"] < len(results.sessions):
-            what = f"A row lacks its kind, allocator or session: {str(row)[:80]}"
+        if not _is_row(row, len(results.sessions)):
+            what = f"A row lacks its kind, workload, allocator or session: {str(row)[:80]}"
             raise _unusable(path, what, "Measure again.")
     return results
 
 
+def _is_row(row: Any, sessions: int) -> bool:
+    return (
+        isinstance(row, dict)
+        and all(isinstance(row.get(name), str) for name in ("kind", "workload", "allocator"))
+        and isinstance(row.get("session"), int)
+        and 0 <= row["session"] < sessions
+    )
+
+
 def _unusable(path: Path, why: str, action: str) -> ResultsError:
-    return ResultsError(f"{path.name} cannot be used as results.\n{why}\n{action}")
+    return ResultsError(f"{path} cannot be used as results.\n{why}\n{action}")
+
+
+def check_writable(path: Path) -> None:
+    """Raise ResultsError where no file can be written; the folders are made."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def unwritable(path: Path, error: OSError) -> ResultsError:
+    """Return the error of a file that could not be written."""
+    why = error.strerror or str(error)
+    return ResultsError(f"{path} cannot be written.\n{why}.\nName a file in another folder.")
 
 
 def merge(several: Sequence[Results]) -> Results:
@@ -123,6 +157,7 @@ class Store:
 
     def __init__(self, path: Path, command: str, environment: dict[str, Any]) -> None:
         """Begin a session; a file that is there keeps its rows. Raises ResultsError."""
+        check_writable(path)
         self.path = path
         self.results = load(path) if path.exists() else Results()
         self.session = len(self.results.sessions)
@@ -149,8 +184,10 @@ class Store:
         return [row for row in self.results.rows if row["session"] == self.session]
 
     def save(self) -> None:
-        """Write everything to a new file, then put that in the old one's place."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        """Write everything to a new file, then put that in the old one's place.
+
+        Raises ResultsError where that fails; the old file is whole then.
+        """
         beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
             with beside.open("w") as file:
@@ -158,6 +195,8 @@ class Store:
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(self.path)
+        except OSError as error:
+            raise unwritable(self.path, error) from None
         finally:
             beside.unlink(missing_ok=True)
 

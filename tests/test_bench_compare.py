@@ -180,13 +180,16 @@ def test_the_command_ends_with_three(tmp_path: Path, capsys: pytest.CaptureFixtu
     after = write(tmp_path / "b.json", results(*runs(1.05, seed=50)))
     assert cli.main(["compare", str(before), str(after)]) == cli.CHANGED == 3
     shown = capsys.readouterr().out
-    assert "worse by more than 2 %: 1\n  buffers, paged: step / fastest native" in shown
+    assert "of ours, worse by more than 2 %: 1\n  buffers, paged: step / fastest native" in shown
     assert cli.main(["compare", str(before), str(before)]) == 0
     folder = tmp_path / "several"
     folder.mkdir()
     write(folder / "x.json", results(*runs(rounds=1, seed=1)))
     write(folder / "y.json", results(*runs(rounds=1, seed=2)))
     assert cli.main(["compare", str(folder), str(after)]) == cli.CHANGED
+    nothing = write(tmp_path / "nothing.json", results())
+    assert cli.main(["compare", str(before), str(nothing)]) == cli.BAD_INPUT
+    assert "nothing was compared" in capsys.readouterr().err
     costs = host(tmp_path / "host.json", [1.0])
     assert cli.main(["compare", str(costs), str(costs)]) == 0
     capsys.readouterr()

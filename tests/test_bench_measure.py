@@ -425,6 +425,7 @@ def test_polling_is_above_what_was_used_at_the_start(capsys: pytest.CaptureFixtu
 
 def test_a_card_that_cannot_be_asked_is_none() -> None:
     with card_memory.CardMemory(99) as card:
+        assert os.getsid(card._child.pid) == card._child.pid  # a terminal's Ctrl-C is not for it
         card.begin()
     assert card.seen is None
     with card_memory.CardMemory(99) as card:

@@ -148,7 +148,7 @@ def test_a_missing_library_is_said_in_three_lines(
         report.render(everything())
     what, _, action = str(caught.value).splitlines()
     assert f"{missing} is not installed" in what
-    assert "pip install 'gpumem_alloc[report]'" in action
+    assert "pip install matplotlib jinja2" in action
 
 
 def test_charts_are_elements_in_the_pages_own_colours(summary: Summary) -> None:

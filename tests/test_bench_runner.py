@@ -83,6 +83,13 @@ def test_a_row_that_cannot_be_written_leaves_the_file_whole(tmp_path: Path) -> N
             '{"format": 2, "sessions": [], "rows": [{"kind": 1, "allocator": 1, "session": 0}]}',
             "A row lacks its kind",
         ),
+        (
+            '{"format": 2, "sessions": [{"environment": {}}], "rows": [{"kind": "peaks", '
+            '"workload": "gnn", "allocator": "native", "session": "0"}]}',
+            "A row lacks its kind",
+        ),
+        ('{"format": 2, "sessions": [{}], "rows": []}', "A session lacks its environment"),
+        ('{"format": 2, "sessions": 5, "rows": 7}', "Its sessions and rows are no lists"),
     ],
 )
 def test_what_is_no_results_file_is_refused_in_three_lines(
@@ -602,7 +609,11 @@ def test_ctrl_c_is_exit_code_130_and_says_how_to_go_on(
         (("--allocators", "pagde"), "near it is paged"),
         (("--passes", "peeks"), "--passes: peeks is not known; near it is peaks"),
         (("--allocators", ""), "--allocators names nothing"),
-        (("gnn",), "No such command 'gnn'"),
+        (("gnn",), "No such command 'gnn'.\nA command of your own comes after --"),
+        (("--budget", "-1"), "--budget: -1 minutes are no time"),
+        (("--budget", "nan"), "--budget: nan minutes are no time"),
+        (("--limit", "0"), "--limit"),
+        (("compare", "a.json", "b.json", "--threshold", "-1"), "--threshold"),
         (("--nope",), "No such option"),
         (("--rounds", "0"), "rounds"),
         (("show", "nothing.json"), "nothing.json cannot be used as results"),
@@ -613,6 +624,36 @@ def test_bad_input_is_exit_code_2(
 ) -> None:
     assert bench(*arguments) == cli.BAD_INPUT
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--out", "--html", "--pictures"])
+def test_what_cannot_be_written_is_said_before_anything_is_measured(
+    card: World, capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str
+) -> None:
+    (tmp_path / "file").touch()
+    assert bench(*RUN, option, str(tmp_path / "file" / "made")) == cli.BAD_INPUT
+    assert f"{tmp_path}/file/made" in capsys.readouterr().err
+    assert bench(*RUN, "--resume", "--out", str(tmp_path)) == cli.BAD_INPUT
+    assert f"{tmp_path} cannot be written.\nIs a directory." in capsys.readouterr().err
+    assert card.jobs == []
+
+
+def test_a_report_that_cannot_be_written_is_bad_input(
+    card: World, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert bench(*RUN, "--passes", "peaks", "--out", str(card.path)) == 0
+    assert bench("report", str(card.path), "-o", str(tmp_path)) == cli.BAD_INPUT
+    assert f"{tmp_path} cannot be written" in capsys.readouterr().err
+
+
+def test_names_may_have_spaces_and_what_is_left_out_is_told_in_few_lines(
+    card: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ("--workloads", "streams, kv", "--allocators", "native, paged")
+    assert bench(*run, "--budget", "0.01", "--out", str(card.path)) == measure.FAILED
+    told = capsys.readouterr().err
+    assert "left out, the time was over:\n  peaks        4 × streams, kv" in told
+    assert f"go on with --resume --out {card.path}" in told
 
 
 def test_smoke_is_short(card: World) -> None:
@@ -633,6 +674,9 @@ def test_without_a_gpu_it_replays_and_says_so(
     shown = capsys.readouterr()
     assert "native-expandable" in shown.out
     assert shown.err.startswith("no GPU was found: recorded runs are replayed")
+    assert "without effect" not in shown.err
+    assert bench("--workloads", "gnn", "--html", str(tmp_path / "a.html")) == 0
+    assert "without effect on a replay: --workloads, --html" in capsys.readouterr().err
     assert (tmp_path / "made" / "replay.png").read_bytes().startswith(b"\x89PNG")
     assert bench("--require-gpu") == cli.BAD_INPUT
     assert "nothing was measured: no GPU was found" in capsys.readouterr().err
@@ -739,11 +783,35 @@ def test_rounds_of_a_command_alternate_and_resume(
     monkeypatch.setattr(script, "run", run)
     options = ["--allocators", "native,expandable,paged", "--rounds", "2", "--resume"]
     options += ["--out", str(card.path)]
-    assert bench(*options, "--", "python", "train.py", "--resume") == 0
+    command = [sys.executable, "train.py", "--resume"]
+    assert bench(*options, "--", *command) == 0
     assert asked == ["native", "expandable", "paged", "paged", "native"]
-    assert card.rows()[0]["command"] == ["python", "train.py", "--resume"]
-    bench(*options, "--", "python", "train.py", "--resume")
+    assert card.rows()[0]["command"] == command
+    bench(*options, "--", *command)
     assert len(asked) == 5  # done; also what failed
+
+
+@pytest.mark.parametrize("command", [[], ["/no/such/program", "x"]])
+def test_a_command_that_is_no_program_is_bad_input(
+    card: World, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    assert bench("--out", str(card.path), "--", *command) == cli.BAD_INPUT
+    assert "that is no program here" in capsys.readouterr().err
+    assert not card.path.exists()
+
+
+def test_a_command_that_fails_everywhere_is_not_laid_on_ours_alone(
+    monkeypatch: pytest.MonkeyPatch, card: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(script, "run", lambda command, allocator: {"error": "exit code 1: boom"})
+    options = ["--allocators", "native,paged", "--out", str(card.path)]
+    assert bench(*options, "--", sys.executable, "train.py") == measure.FAILED
+    shown = capsys.readouterr()
+    assert "[1/2] native, round 1" in shown.err
+    assert "wrong: train.py, paged: exit code 1: boom (under PyTorch's default it fails too)" in (
+        shown.err
+    )
+    assert "train.py, native: exit code 1: boom" in shown.out
 
 
 # As it is used.

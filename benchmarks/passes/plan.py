@@ -207,20 +207,20 @@ def describe(tasks: Sequence[Task], left_out: Sequence[Task], costs: Costs) -> s
     """Return the plan as text: what will run, about how long, and what is left out."""
     total_s = sum(costs.seconds(task) for task in tasks)
     lines = [f"plan: {len(tasks)} parts, about {minutes(total_s)}"]
-    lines += [f"  {line}" for line in _by_kind(tasks, costs)]
+    lines += by_kind(tasks, costs)
     if left_out:
-        lines.append("left out, the time does not reach:")
-        lines += [f"  {line}" for line in _by_kind(left_out, costs)]
+        lines += ["left out, the time does not reach:", *by_kind(left_out, costs)]
     return "\n".join(lines)
 
 
-def _by_kind(tasks: Sequence[Task], costs: Costs) -> list[str]:
-    lines = []
+def by_kind(tasks: Iterable[Task], costs: Costs) -> list[str]:
+    """Return a line for each kind: how many tasks, of which workloads, and about how long."""
+    tasks, lines = list(tasks), []
     for kind in dict.fromkeys(task.kind for task in tasks):
         of_kind = [task for task in tasks if task.kind == kind]
         workloads = ", ".join(dict.fromkeys(task.workload for task in of_kind))
         taken = minutes(sum(costs.seconds(task) for task in of_kind))
-        lines.append(f"{kind.replace('_', '-'):9} {len(of_kind):4} × {workloads}: about {taken}")
+        lines.append(f"  {kind.replace('_', '-'):9} {len(of_kind):4} × {workloads}: about {taken}")
     return lines
 
 

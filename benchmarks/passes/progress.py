@@ -23,8 +23,10 @@ class _Left(ProgressColumn):
     """Counts down to the time at which everything should be done."""
 
     def render(self, task: Task) -> Text:
-        left_s = task.fields["end"] - time.monotonic()
-        return Text(f"about {minutes(max(0.0, left_s))} left")
+        end = task.fields["end"]
+        if end is None:
+            return Text("")
+        return Text(f"about {minutes(max(0.0, end - time.monotonic()))} left")
 
 
 class Show:
@@ -55,14 +57,16 @@ class Show:
         """Print lines that stay."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def part(self, what: str, index: int, count: int, left_s: float) -> None:
-        """Say which part of the plan begins, and how long all the rest takes."""
-        taken_s = time.monotonic() - self.begin
-        done = taken_s / max(taken_s + left_s, 1e-9)
-        end = time.monotonic() + left_s
+    def part(self, what: str, index: int, count: int, left_s: float | None) -> None:
+        """Say which part of the plan begins, and how long all the rest takes, if that is known."""
+        now = time.monotonic()
+        taken_s = now - self.begin
+        done = 0.0 if left_s is None else taken_s / max(taken_s + left_s, 1e-9)
+        end = None if left_s is None else now + left_s
         self._bar.update(self._task, description=what, completed=done, end=end)
         if not self.console.is_terminal:
-            self.say(f"[{index + 1}/{count}, about {minutes(left_s)} left] {what}")
+            left = "" if left_s is None else f", about {minutes(left_s)} left"
+            self.say(f"[{index + 1}/{count}{left}] {what}")
 
     def detail(self, what: str) -> None:
         """Say how far the part is; only on a terminal."""
@@ -94,7 +98,7 @@ def _figures(row: Row) -> list[str]:
         if size_bytes is not None:
             found.append(f"{name} {size_bytes / MIB:,.0f} MiB")
     if times := sorted(row.get("step_ms") or []):
-        found.append(f"step {times[len(times) // 2]:.1f} ms")
+        found.append(f"step {times[len(times) // 2]:,.1f} ms")
     for name in ("wall_s", "run_s"):
         if row.get(name) is not None:
             found.append(f"{row[name]:.1f} s")

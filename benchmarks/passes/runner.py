@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -65,6 +66,7 @@ class Runner:
         tasks = self.todo()
         planned, left_out = plan.fitting(tasks, self.costs, self.left_s())
         self.show.say(plan.describe(planned, left_out, self.costs))
+        done = 0
         try:
             for index, task in enumerate(tasks):
                 self._soon = tasks[index + 1 :]
@@ -73,12 +75,16 @@ class Runner:
                     continue
                 rest, _ = plan.fitting([task, *self._soon], self.costs, self.left_s())
                 left_s = sum(map(self.costs.seconds, rest))
-                self.show.part(str(task), index, len(tasks), left_s)
+                self.show.part(str(task), done, done + len(rest), left_s)
                 self.do(task)
+                done += 1
         finally:
             self.ahead.end_all()
-        for line in {str(task): None for task in self.left_out}:
-            self.show.say(f"left out, {TOO_LATE}: {line}")
+        if self.left_out:
+            lines = plan.by_kind(dict.fromkeys(self.left_out), self.costs)
+            path = shlex.quote(str(self.store.path))
+            self.show.say("\n".join([f"left out, {TOO_LATE}:", *lines]))
+            self.show.say(f"go on with --resume --out {path}")
 
     def do(self, task: Task) -> None:
         """Carry out one task and keep its rows."""

@@ -173,7 +173,8 @@ def bench(
             if name in failed or key(wanted) in done:
                 continue
             runs_left = (rounds - index) * len(allocators) - place
-            left_s = min(runs_left * longest_s / len(allocators), budget_s)
+            known_s = min(runs_left * longest_s / len(allocators), budget_s)
+            left_s = known_s if index else None
             show.part(f"{name}, round {index + 1}", place, len(allocators), left_s)
             row = wanted | run(command, name)
             store.add(row)

@@ -77,8 +77,9 @@ class Comparison:
             if names:
                 lines.append(f"{words}: {', '.join(names)}")
         past = [each for each in self.changes if each.is_past_threshold and each.counts]
+        whose = "of ours, " if any(is_ours(each.allocator) for each in self.changes) else ""
         lines.append(
-            f"worse by more than {self.threshold_percent:g} %: {len(past)}"
+            f"{whose}worse by more than {self.threshold_percent:g} %: {len(past)}"
             + "".join(f"\n  {each.workload}, {each.allocator}: {each.measure}" for each in past)
         )
         return "\n".join(lines)

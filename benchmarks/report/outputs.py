@@ -11,9 +11,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ..store import Results
+from ..store import Results, check_writable, unwritable
 from . import picture, verdicts
-from .cells import MARKS, rounds
+from .cells import MARKS, failure, rounds
 from .summary import Entry, Summary, summarise
 
 MIB = 1 << 20
@@ -28,8 +28,13 @@ def text(results: Results) -> str:
         console.print(_table(summary))
         for table in _more(summary):
             console.print(table)
+        for entry in summary.entries:
+            if entry.failed:
+                said = f"{entry.workload}, {entry.allocator}: {'; '.join(entry.errors)}"
+                console.print(said, markup=False, highlight=False, soft_wrap=True)
     file: Any = console.file
-    return str(file.getvalue()).rstrip()
+    lines = [line.rstrip() for line in file.getvalue().splitlines()]
+    return "\n".join(lines).rstrip() or "no row was measured"
 
 
 def as_json(results: Results) -> dict[str, Any]:
@@ -49,30 +54,40 @@ def failures(results: Results) -> list[str]:
 
 
 def check(html: Path | None, pictures: Path | None) -> None:
-    """Raise NotInstalledError before anything is measured, if what is asked for cannot be made."""
+    """Raise ResultsError before anything is measured, if what is asked for cannot be made."""
     if html is not None or pictures is not None:
         picture.need("matplotlib")
     if html is not None:
         picture.need("jinja2")
+        check_writable(html)
+    if pictures is not None:
+        check_writable(pictures / "picture.png")
 
 
 def write_html(results: Results, path: Path) -> None:
-    """Write the report."""
+    """Write the report. Raises ResultsError."""
     from . import report
 
-    report.write(results, path)
+    try:
+        report.write(results, path)
+    except OSError as error:
+        raise unwritable(path, error) from None
 
 
 def write_pictures(results: Results, folder: Path) -> list[Path]:
-    """Write PNGs of what there is to draw."""
-    return picture.write_all(results, folder)
+    """Write PNGs of what there is to draw. Raises ResultsError."""
+    try:
+        return picture.write_all(results, folder)
+    except OSError as error:
+        raise unwritable(folder, error) from None
 
 
 def _table(summary: Summary) -> Table:
     where = summary.setting.environment
+    driver = f"driver {where['driver']}, " if where.get("driver") else ""
     table = Table(
         box=box.SIMPLE_HEAD, title_justify="left", caption=f"runs: {MARKS}", caption_justify="left",
-        title=f"{where.get('gpu')}, driver {where.get('driver')}, torch {where.get('torch')}; MiB",
+        title=f"{where.get('gpu')}, {driver}torch {where.get('torch')}; MiB",
     )  # fmt: skip
     table.add_column("workload")
     table.add_column("allocator", no_wrap=True)
@@ -88,7 +103,7 @@ def _table(summary: Summary) -> Table:
 def _cells(entry: Entry) -> list[str]:
     head = [entry.workload, entry.allocator]
     if entry.failed:
-        return [*head, *[NOTHING] * 9, "; ".join(entry.errors)[:60]]
+        return [*head, *[NOTHING] * 9, failure(entry)]
     peaks, times = entry.peaks, entry.times
     ratio = times.to_fastest if times else None
     return [

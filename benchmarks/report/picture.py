@@ -66,7 +66,7 @@ def need(module: str) -> Any:
             f"No report or picture can be made: {name} is not installed.\n"
             "They are drawn with matplotlib and laid out with jinja2, which the allocator itself "
             "does not need.\n"
-            "Run: pip install 'gpumem_alloc[report]'"
+            "Run: python -m pip install matplotlib jinja2"
         ) from None
 
 

@@ -163,5 +163,10 @@ def failures(summary: Summary) -> list[str]:
 
     A run that ended only because its time was over is not among them when another succeeded.
     """
-    wrong = [each for each in losing(summary) if each.measure in (LOSSES, ERROR)]
-    return [f"{each.workload}, {each.allocator}: {each.text}" for each in wrong]
+    found = []
+    for each in losing(summary):
+        if each.measure in (LOSSES, ERROR):
+            native = summary.entry(each.workload, "native")
+            too = " (under PyTorch's default it fails too)" if native and native.failed else ""
+            found.append(f"{each.workload}, {each.allocator}: {each.text}{too}")
+    return found

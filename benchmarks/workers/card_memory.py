@@ -80,6 +80,7 @@ class CardMemory:
         self._child = subprocess.Popen(
             command("workers.card_memory", str(self.device)), stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": import_path()},
+            start_new_session=True,  # Ctrl-C is for whoever asks
         )  # fmt: skip
         self._is_ready = False
         return self
