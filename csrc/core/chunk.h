@@ -18,11 +18,12 @@ struct Chunk {
     Address address = 0;          // where it is mapped
     Arena* home_arena = nullptr;  // where it was mapped first; nullptr: nowhere in particular
     Address home = 0;
-    std::uint64_t serial = 0;       // in order of creation
-    std::uint64_t freed_at = 0;     // the arena's free count when a block on it was last freed
-    std::uint32_t pin_count = 0;    // exported: not moved, reused or released
-    std::uint32_t stale_count = 0;  // old mappings that may be in use; not released before
-    std::vector<Address> kept;      // old mappings that nothing uses, oldest first (ChunkStore)
+    std::uint64_t serial = 0;         // in order of creation
+    std::uint64_t freed_at = 0;       // the arena's free count when a block on it was last freed
+    std::uint32_t pin_count = 0;      // exported: not moved, reused or released
+    std::uint32_t stale_count = 0;    // old mappings that may be in use; not released before
+    std::vector<Address> kept;        // old mappings that nothing uses, oldest first (ChunkStore)
+    std::size_t candidate_index = 0;  // in the last list of idle chunks that had it
 
     Address end() const { return address + bytes; }
     bool at_home() const { return arena != nullptr && arena == home_arena && address == home; }

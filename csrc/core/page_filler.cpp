@@ -22,15 +22,9 @@ struct PagedStrategy::Supply {
     Bytes new_chunk = 0;   // size of a new chunk at most
 
     // The chunk itself if it is idle and not taken yet.
-    const Candidate* pick(Chunk* chunk) {
-        auto same_size = std::equal_range(
-            idle.begin(), idle.end(), Candidate{chunk, nullptr, 0},
-            [](const Candidate& a, const Candidate& b) { return a.chunk->bytes < b.chunk->bytes; });
-        for (auto it = same_size.first; it != same_size.second; ++it) {
-            const auto i = static_cast<std::size_t>(it - idle.begin());
-            if (it->chunk == chunk && !taken[i]) { return take(i); }
-        }
-        return nullptr;
+    const Candidate* pick(const Chunk* chunk) {
+        const std::size_t i = chunk->candidate_index;
+        return i < idle.size() && idle[i].chunk == chunk && !taken[i] ? take(i) : nullptr;
     }
 
     // The largest idle chunk of at most `bytes`; else the smallest that overhangs by at most
@@ -214,6 +208,9 @@ std::vector<PagedStrategy::Candidate> PagedStrategy::idle_candidates(StreamArena
                          }
                          return a.tier > b.tier;
                      });
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+        candidates[i].chunk->candidate_index = i;
+    }
     return candidates;
 }
 
