@@ -44,13 +44,17 @@ Block* Arena::carve(Block* tile, Address at, Bytes bytes) {
 
 void Arena::give(Block* block) {
     set_start(block->address, 0);
-    // The arena's own stream was done with a Pending block when it was freed, not just now.
-    const std::uint64_t count = block->kind == TileKind::Pending ? block->freed_at : ++free_count;
+    // The arena's own stream was done with a Pending block when it was freed, not just now, and had
+    // no part in a lent one that was never Pending.
+    const bool was_pending = block->kind == TileKind::Pending;
+    const bool is_own = block->borrower == nullptr;
+    const std::uint64_t count = was_pending ? block->freed_at : is_own ? ++free_count : 0;
     for_each_chunk(block->address, block->end(),
                    [count](Chunk* chunk) { chunk->freed_at = std::max(chunk->freed_at, count); });
     --used_count_;
     block->requested_bytes = 0;
     block->recorded = false;
+    block->borrower = nullptr;
     block->kind = TileKind::Free;
     list(merge(block));
 }

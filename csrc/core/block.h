@@ -13,6 +13,7 @@ namespace gma {
 class Arena;
 struct Segment;
 struct Slab;
+struct StreamArena;
 
 enum class TileKind : std::uint8_t {
     Free,     // mapped, nobody uses it
@@ -30,11 +31,12 @@ struct Block {
     Bytes requested_bytes = 0;
     Block* previous = nullptr;
     Block* next = nullptr;
-    Arena* arena = nullptr;       // paged: the arena it tiles
-    Segment* segment = nullptr;   // split, direct: the driver segment it tiles
-    Slab* slab = nullptr;         // Used, and carved into small objects
-    std::uint64_t freed_at = 0;   // Pending: the arena's free count at its free
-    Bytes split_bytes = 0;        // paged, Free: on chunks that are not idle; as it was listed
+    Arena* arena = nullptr;           // paged: the arena it tiles
+    Segment* segment = nullptr;       // split, direct: the driver segment it tiles
+    StreamArena* borrower = nullptr;  // paged, Used or Pending: lent to this one's stream
+    Slab* slab = nullptr;             // Used, and carved into small objects
+    std::uint64_t freed_at = 0;       // Pending: the arena's free count at its free
+    Bytes split_bytes = 0;            // paged, Free: on chunks that are not idle; as it was listed
     std::uint64_t found_at = 0;   // paged, Used: Arena::layout() in which the search finds it again
     std::uint32_t pin_count = 0;  // exported: stays where it is
     TileKind kind = TileKind::Free;

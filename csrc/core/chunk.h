@@ -10,6 +10,14 @@
 namespace gma {
 
 class Arena;
+struct StreamArena;
+
+// Work of a stream that had borrowed memory: up to the free numbered `count` on that stream's
+// clock.
+struct BorrowedUse {
+    StreamArena* borrower = nullptr;
+    std::uint64_t count = 0;
+};
 
 struct Chunk {
     Handle handle{};
@@ -18,10 +26,11 @@ struct Chunk {
     Address address = 0;          // where it is mapped
     Arena* home_arena = nullptr;  // where it was mapped first; nullptr: nowhere in particular
     Address home = 0;
-    std::uint64_t serial = 0;         // in order of creation
-    std::uint64_t freed_at = 0;       // the arena's free count when a block on it was last freed
-    std::uint32_t pin_count = 0;      // exported: not moved, reused or released
-    std::uint32_t stale_count = 0;    // old mappings that may be in use; not released before
+    std::uint64_t serial = 0;       // in order of creation
+    std::uint64_t freed_at = 0;     // the arena's free count when a block on it was last freed
+    std::uint32_t pin_count = 0;    // exported: not moved, reused or released
+    std::uint32_t stale_count = 0;  // old mappings that may be in use; not released before
+    std::vector<BorrowedUse> borrowed_uses;  // that may not be done; one for each borrower
     std::vector<Address> kept;        // old mappings that nothing uses, oldest first (ChunkStore)
     std::size_t candidate_index = 0;  // in the last list of idle chunks that had it
 

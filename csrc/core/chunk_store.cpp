@@ -140,6 +140,7 @@ void ChunkStore::set_spare(Chunk* chunk) {
     chunk->arena = nullptr;
     chunk->address = 0;
     chunk->freed_at = 0;
+    chunk->borrowed_uses.clear();
     ++change_count_;
     spares_.push_back(chunk);
 }

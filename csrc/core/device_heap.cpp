@@ -135,6 +135,7 @@ Result<Request> DeviceHeap::request_locked(Bytes bytes, Stream stream) {
             request.bytes = round_up(std::max(bytes, Bytes{1}), kUnitBytes);
         }
     }
+    request.may_borrow = !request.capturing && request.pool == PoolId{};
     // To ask a capturing stream for its id would end the capture: it goes by its handle.
     if (stream != nullptr && captures) {
         const auto it = pool_stream_ids_.find(stream);
@@ -244,8 +245,8 @@ Status DeviceHeap::free_large(Address address) {
         return {Code::InvalidValue, "free of a block that is not allocated (freed twice?)"};
     }
     update_parking_locked();
-    const bool may_park =
-        parking_open_.load(std::memory_order_relaxed) && !block->recorded && block->pin_count == 0;
+    const bool may_park = parking_open_.load(std::memory_order_relaxed) && !block->recorded &&
+                          block->pin_count == 0 && block->borrower == nullptr;
     if (may_park && block->has_free_neighbour() && block->arena != nullptr &&
         block->arena->would_find(block)) {
         block->set_found_at(block->arena->layout());

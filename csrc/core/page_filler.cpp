@@ -56,7 +56,8 @@ Result<Block*> PagedStrategy::obtain(const Request& request, Effort effort) {
     if (!target) { return target.status(); }
     StreamArena& owner = **target;
     if (!owner.shared() && effort < Effort::Limit && effort > Effort::Budget) { return nullptr; }
-    Result<Block*> block = nullptr;
+    Result<Block*> block = borrow(owner, request, effort);
+    if (!block || *block != nullptr) { return block; }
     for (const Window& window : windows_for(owner, request)) {
         if (!window.found()) { continue; }
         block = fill_and_carve(owner, request, window, effort);
@@ -95,6 +96,9 @@ Result<Block*> PagedStrategy::fill_and_carve(StreamArena& target, const Request&
     Block* tile = target.arena.roomy_blocks().holding(window.begin, window.end());
     // Less than a page in all: memory that came back since the window was looked for suffices.
     if (tile == nullptr) { return take_cached(request); }
+    if (request.capturing && !may_take(target, window.begin, request)) { return nullptr; }
+    Status status = order_after_borrowers(target, window.begin, window.bytes, target);
+    if (!status.ok()) { return status; }
     return take(tile, window.begin, window.bytes);
 }
 
@@ -185,16 +189,18 @@ std::vector<PagedStrategy::Candidate> PagedStrategy::idle_candidates(StreamArena
         }
         if (!own && cross_stream_ == CrossStream::Never) { continue; }
         if (!own && owner->captured && !at_least(effort, Effort::HostWait)) { continue; }
-        if (!own) { fence_and_poll(*owner); }
+        if (!own || cross_stream_ == CrossStream::Lend) { fence_and_poll(*owner); }
         const bool waiting =
-            own || (at_least(effort, Effort::WaitingIdle) && cross_stream_ == CrossStream::Wait);
+            own || (at_least(effort, Effort::WaitingIdle) && cross_stream_ >= CrossStream::Wait);
         const auto tier = static_cast<std::uint8_t>(own ? 1 : 2);
         for (const Block* tile : owner->arena.roomy_blocks()) {
             owner->arena.for_each_idle_chunk(tile, [&](Chunk* chunk) {
                 const bool inside =
                     own && chunk->address < window.end() && chunk->end() > window.begin;
                 if (inside || chunk->pin_count > 0) { return; }
-                if (waiting || owner->quiet(chunk)) {
+                // A move in use knows of one fence alone.
+                const bool lent = !chunk->borrowed_uses.empty() && !StreamArena::returned(chunk);
+                if ((waiting && !lent) || owner->quiet(chunk)) {
                     candidates.push_back({chunk, owner.get(), tier});
                 }
             });
@@ -317,10 +323,10 @@ Status PagedStrategy::place_chunk(StreamArena& target, Chunk* chunk, Address add
 
 // Makes later work of the target's stream come after the last use of another stream's idle chunk.
 // One wait serves all chunks that its fence covers, now and later.
-Status PagedStrategy::order_after(StreamArena& owner, Chunk* chunk, StreamArena& target) {
+Status PagedStrategy::order_after(StreamArena& owner, std::uint64_t count, StreamArena& target) {
     std::uint64_t& waited_count = target.waited_for[&owner];
-    if (chunk->freed_at <= waited_count) { return {}; }
-    Result<FenceLine::Fence> fence = owner.fences.covering(chunk->freed_at, owner.arena.free_count);
+    if (count <= waited_count) { return {}; }
+    Result<FenceLine::Fence> fence = owner.fences.covering(count, owner.arena.free_count);
     if (!fence) { return fence.status(); }
     ++counters_.stream_wait_count;
     Status status = driver_.wait(target.arena.key().stream, fence->event);
@@ -336,7 +342,7 @@ Status PagedStrategy::move_chunk(StreamArena& target, const Candidate& from, Add
     if (owner.captured ||
         (!owner.quiet(chunk) && !owner.fences.covering(chunk->freed_at, owner.arena.free_count))) {
         // Its stream was destroyed, or graphs used it; then the old addresses can go at once.
-        if (Status s = wait_for(owner, chunk->freed_at); !s.ok()) { return s; }
+        if (Status s = wait_for_chunk(owner, chunk); !s.ok()) { return s; }
     }
     Status status = owner.quiet(chunk) ? move_quiet(target, owner, chunk, address)
                                        : move_in_use(target, owner, chunk, address);
@@ -362,7 +368,7 @@ Status PagedStrategy::move_in_use(StreamArena& target, StreamArena& owner, Chunk
                                   Address address) {
     const bool own = &owner == &target;
     if (!own) {
-        if (Status s = order_after(owner, chunk, target); !s.ok()) { return s; }
+        if (Status s = order_after(owner, chunk->freed_at, target); !s.ok()) { return s; }
     }
     const std::uint64_t count = chunk->freed_at;
     Block* tile = owner.arena.vacate(chunk, TileKind::Stale);

@@ -145,6 +145,8 @@ Block* PagedStrategy::take_at(PoolId pool, Address at, Bytes bytes) {
     if (arena == nullptr) { return nullptr; }
     Block* tile = arena->tile_at(at);
     if (tile->kind != TileKind::Free || tile->end() < at + bytes) { return nullptr; }
+    StreamArena& owner = *owner_of(arena);
+    if (!order_after_borrowers(owner, at, bytes, owner).ok()) { return nullptr; }
     return take(tile, at, bytes);
 }
 

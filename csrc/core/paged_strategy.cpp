@@ -22,6 +22,7 @@ PagedStrategy::PagedStrategy(Driver& driver, int device, DeviceProperties proper
       chunk_divisor_(options.chunk_divisor),
       cross_stream_(options.cross_stream == "never"    ? CrossStream::Never
                     : options.cross_stream == "passed" ? CrossStream::Passed
+                    : options.cross_stream == "lend"   ? CrossStream::Lend
                                                        : CrossStream::Wait),
       addresses_(addresses),
       store_(driver, device, listeners) {}
@@ -55,7 +56,8 @@ Block* PagedStrategy::take_cached(const Request& request) {
     if (owner->no_split) { return take_whole(*owner, request.bytes); }
     Block* tile = owner->arena.free_blocks().find(request.bytes, request.alignment);
     if (tile == nullptr) { return nullptr; }
-    return take(tile, round_up(tile->address, request.alignment), request.bytes);
+    const Address at = round_up(tile->address, request.alignment);
+    return may_take(*owner, at, request) ? take(tile, at, request.bytes) : nullptr;
 }
 
 Block* PagedStrategy::take(Block* tile, Address at, Bytes bytes) {
@@ -71,6 +73,7 @@ void PagedStrategy::give(Block* block) {
         return;
     }
     used_bytes_ -= block->bytes;
+    if (block->borrower != nullptr) { give_back(block); }
     block->arena->give(block);
     if (used_bytes_ == 0 && disturbed_) {
         go_home_due_ = true;
@@ -169,8 +172,10 @@ Result<Bytes> PagedStrategy::trim(Bytes bytes, Wait wait) {
         if (Status status = store_.release(chunk); !status.ok()) { return status; }
     }
     for (auto& [key, owner] : arenas_) {
-        if (!owner->shared() || given >= bytes) { continue; }
         if (wait == Wait::Ask) { fence_and_poll(*owner); }
+    }
+    for (auto& [key, owner] : arenas_) {
+        if (!owner->shared() || given >= bytes) { continue; }
         Result<Bytes> part = break_idle(*owner, Window{}, bytes - given, wait);
         if (!part) { return part; }
         given += *part;
@@ -194,7 +199,7 @@ Result<Bytes> PagedStrategy::break_idle(StreamArena& owner, const Window& window
         Chunk* chunk = *it;
         if (!owner.quiet(chunk) || chunk->stale_count > 0) {
             if (wait != Wait::Yes) { continue; }
-            if (Status status = wait_for(owner, chunk->freed_at); !status.ok()) { return status; }
+            if (Status status = wait_for_chunk(owner, chunk); !status.ok()) { return status; }
             if (Status status = wait_for_stale(chunk); !status.ok()) { return status; }
             if (chunk->stale_count > 0) { continue; }
         }

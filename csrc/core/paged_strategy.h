@@ -42,8 +42,10 @@ struct StreamArena {
     // All work that used the chunk is known to be done. A graph may be launched on any stream, so
     // that no fence speaks for memory that one was captured with; see PagedStrategy::wait_for.
     bool quiet(const Chunk* chunk) const {
-        return !captured && chunk->freed_at <= fences.passed_count();
+        return !captured && chunk->freed_at <= fences.passed_count() && returned(chunk);
     }
+    // What other streams did with it while it was lent is done.
+    static bool returned(const Chunk* chunk);
     bool shared() const { return arena.key().pool == PoolId{} || released; }
 
     Arena arena;
@@ -53,10 +55,18 @@ struct StreamArena {
     // How far this stream's work comes after another's: the frees there that it has waited for.
     std::map<const StreamArena*, std::uint64_t> waited_for;
     bool captured = false;  // a graph was captured with memory of it
+    bool has_lent = false;  // another stream has used blocks of it
     bool released = false;  // a private pool's arena after release_pool()
     // Blocks are made of whole chunks, which no other block shares (set_no_split).
     bool no_split = false;
 };
+
+inline bool StreamArena::returned(const Chunk* chunk) {
+    for (const BorrowedUse& use : chunk->borrowed_uses) {
+        if (use.count > use.borrower->fences.passed_count()) { return false; }
+    }
+    return true;
+}
 
 class PagedStrategy final : public HeapStrategy {
 public:
@@ -147,7 +157,13 @@ private:
     Status move_chunk(StreamArena& target, const Candidate& from, Address address);
     Status move_quiet(StreamArena& target, StreamArena& owner, Chunk* chunk, Address address);
     Status move_in_use(StreamArena& target, StreamArena& owner, Chunk* chunk, Address address);
-    Status order_after(StreamArena& owner, Chunk* chunk, StreamArena& target);
+    Status order_after(StreamArena& owner, std::uint64_t count, StreamArena& target);
+    // paged_lending.cpp
+    Result<Block*> borrow(StreamArena& borrower, const Request& request, Effort effort);
+    void give_back(Block* block);
+    Status order_after_borrowers(StreamArena& owner, Address at, Bytes bytes, StreamArena& user);
+    bool may_take(StreamArena& owner, Address at, const Request& request);
+    Status wait_for_chunk(StreamArena& owner, Chunk* chunk);
     void fence_and_poll(StreamArena& owner);
     Status map_chunk(StreamArena& target, Chunk* chunk, Address address);
     Status place_chunk(StreamArena& target, Chunk* chunk, Address address);
@@ -171,7 +187,7 @@ private:
     const double slack_;
     const Bytes max_chunk_bytes_;
     const Bytes chunk_divisor_;
-    enum class CrossStream : std::uint8_t { Never, Passed, Wait };
+    enum class CrossStream : std::uint8_t { Never, Passed, Wait, Lend };
     const CrossStream cross_stream_;
     AddressMap& addresses_;
     BlockPool blocks_;

@@ -21,8 +21,9 @@ struct Request {
     Stream stream = nullptr;
     std::uint64_t stream_id = 0;
     PoolId pool;
-    Address at = 0;          // where it has to lie; 0: anywhere
-    bool capturing = false;  // a graph is being captured: only new memory, no fences
+    Address at = 0;           // where it has to lie; 0: anywhere
+    bool capturing = false;   // a graph is being captured: only new memory, no fences
+    bool may_borrow = false;  // a block of another stream's memory will do
     bool for_graph =
         false;  // the graph will use it, whenever and on whatever stream it is launched
 };

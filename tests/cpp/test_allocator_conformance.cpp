@@ -12,6 +12,9 @@ Options with(const char* text) {
 }  // namespace
 
 TEST_CASE("paged") { check_allocator_conformance(with("strategy:paged")); }
+TEST_CASE("paged, lending") {
+    check_allocator_conformance(with("strategy:paged,cross_stream:lend"));
+}
 TEST_CASE("paged, lean") { check_allocator_conformance(with("strategy:paged,preset:lean")); }
 TEST_CASE("split") { check_allocator_conformance(with("strategy:split")); }
 TEST_CASE("split, with its options") {

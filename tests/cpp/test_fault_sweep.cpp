@@ -227,6 +227,12 @@ TEST_CASE("paged with large chunks survives every failing call") {
     CHECK(has_met(met, Call::Release));
 }
 
+TEST_CASE("paged with lending survives every failing call") {
+    Met met = sweep_all("strategy:paged,cross_stream:lend");
+    CHECK(has_met(met, Call::Event));
+    CHECK(has_met(met, Call::Wait));
+}
+
 TEST_CASE("split survives every failing call") {
     Met met = sweep_all("strategy:split,max_split_size_mb:20,garbage_collection_threshold:0.4");
     for (const Call call : {Call::Malloc, Call::Free, Call::Event, Call::Synchronize}) {

@@ -114,6 +114,7 @@ TEST_CASE("chunks move under a host that runs ahead") {
         run({"strategy:paged,slack_percent:0", 32_MiB, 64_KiB, true}, seed);
         run({"strategy:paged,chunk_divisor:8", 32_MiB, 64_KiB, true}, seed);
         run({"strategy:paged,cross_stream:passed", 32_MiB, 64_KiB, false}, seed);
+        run({"strategy:paged,cross_stream:lend", 32_MiB, 64_KiB, true}, seed);
     }
 }
 

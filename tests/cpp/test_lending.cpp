@@ -1,0 +1,105 @@
+// Blocks lent to other streams: memory changes streams and stays where it is, in order.
+#include "pattern_world.h"
+
+namespace gma {
+namespace {
+
+constexpr Bytes kBytes = 4_MiB;
+
+// Memory for four blocks, all of it stream 1's and done with.
+struct Lender {
+    explicit Lender(const char* options = "strategy:paged,cross_stream:lend")
+        : world(options, PatternWorld::small_card(32_MiB)) {
+        std::vector<Address> blocks;
+        for (int i = 0; i < 4; ++i) { blocks.push_back(world.allocate(kBytes, stream_at(1))); }
+        keeper = blocks.back();  // so that nothing goes home
+        blocks.pop_back();
+        first = blocks.front();
+        for (const Address address : blocks) { REQUIRE(world.free(address).ok()); }
+        world.driver.drain_all();
+        calls_before = world.driver.totals().count(Call::Map);
+    }
+    std::uint64_t mapped_since() { return world.driver.totals().count(Call::Map) - calls_before; }
+    std::int64_t waits() { return world.statistics().stream_waits; }
+
+    PatternWorld world;
+    Address first = 0;
+    Address keeper = 0;
+    std::uint64_t calls_before = 0;
+};
+
+}  // namespace
+
+TEST_CASE("another stream gets a block where it lies") {
+    Lender lender;
+    const Address lent = lender.world.allocate(kBytes, stream_at(2));
+    CHECK(lent == lender.first);
+    CHECK(lender.mapped_since() == 0);
+    CHECK(lender.waits() == 1);  // nobody had fenced the lender's work
+    lender.world.check_audit();
+    REQUIRE(lender.world.free(lent).ok());
+    lender.world.driver.drain_all();
+    CHECK(lender.world.mismatch_count == 0);
+}
+
+TEST_CASE("without lending its pages move") {
+    Lender lender("strategy:paged,cross_stream:wait");
+    static_cast<void>(lender.world.allocate(kBytes, stream_at(2)));
+    CHECK(lender.mapped_since() > 0);
+}
+
+TEST_CASE("whoever takes lent memory next waits for the borrower") {
+    Lender lender;
+    const Address lent = lender.world.allocate(kBytes, stream_at(2));
+    REQUIRE(lender.world.free(lent).ok());  // its work has not run yet
+    const std::int64_t before = lender.waits();
+
+    SUBCASE("its lender") {
+        CHECK(lender.world.allocate(kBytes, stream_at(1)) == lent);
+        CHECK(lender.waits() == before + 1);
+    }
+    SUBCASE("a third stream") {
+        CHECK(lender.world.allocate(kBytes, stream_at(3)) == lent);
+        CHECK(lender.waits() > before);
+    }
+    SUBCASE("but not the borrower itself") {
+        CHECK(lender.world.allocate(kBytes, stream_at(2)) == lent);
+        CHECK(lender.waits() == before);
+    }
+    lender.world.check_audit();
+    lender.world.driver.drain_all();
+    CHECK(lender.world.mismatch_count == 0);
+    CHECK(lender.mapped_since() == 0);
+}
+
+TEST_CASE("memory that a borrower may still use is not given back") {
+    Lender lender;
+    const Address lent = lender.world.allocate(kBytes, stream_at(2));
+    REQUIRE(lender.world.free(lent).ok());
+    const Bytes before = lender.world.reserved_bytes();
+    REQUIRE(lender.world.allocator->trim(0));
+    lender.world.driver.drain_all();
+    CHECK(lender.world.mismatch_count == 0);
+    REQUIRE(lender.world.allocator->trim(0));
+    CHECK(lender.world.reserved_bytes() < before);
+    lender.world.check_audit();
+}
+
+TEST_CASE("a lent block belongs to the stream that has it") {
+    Lender lender;
+    const Address lent = lender.world.allocate(kBytes, stream_at(2));
+    REQUIRE(lender.world.record(lent, stream_at(2)).ok());  // its own: nothing to wait for
+    REQUIRE(lender.world.free(lent).ok());
+    CHECK(lender.world.allocate(kBytes, stream_at(2)) == lent);
+    const Result<Event> written = lender.world.driver.record(0, stream_at(2));
+    REQUIRE(written);
+    REQUIRE(lender.world.driver.wait(stream_at(1), *written).ok());
+    lender.world.driver.recycle(*written);
+    REQUIRE(lender.world.record(lent, stream_at(1)).ok());  // the lender's is another one
+    REQUIRE(lender.world.free(lent).ok());
+    CHECK(lender.world.allocate(kBytes, stream_at(2)) != lent);
+    lender.world.driver.drain_all();
+    CHECK(lender.world.mismatch_count == 0);
+}
+
+}  // namespace gma
