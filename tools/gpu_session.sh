@@ -3,16 +3,19 @@
 #
 #   tools/gpu_session.sh [STAGE...]
 #
-# Stages, in this order where none is named:
+# Stages, in this order, all but `checks` where none is named:
 #   build        the module, the bridge and the programs below, with what is installed
 #   conformance  the driver's conformance suite on the card
 #   oom          out of memory through the stock door, shown
 #   tests        pytest -m gpu, without the two below
 #   behaviour    PyTorch's allocator behaviours, ours against native
 #   programs     small real programs, ours against native
+#   checks       the three above beside each other, in less than half of the time; what fails then
+#                runs again alone, as some tests watch the whole card
 #   stress       100,000 random operations while chunks move
 #   sanitizer    10,000 of them under compute-sanitizer's memcheck
 #   hostcost     what memory costs on the host, ours against PyTorch's; HOSTCOST="..." likewise
+#   scale        the same against the number of blocks, streams, threads, bytes held
 #   bench        PyTorch's allocator against ours; BENCH="..." are its arguments
 # `build` always runs; it does nothing when all is built. A stage that fails or runs out of its time
 # does not stop the next. Everything is logged to session.log in $OUT (build/gpu_session without
@@ -83,6 +86,19 @@ stage_behaviour() { pytest_gpu tests/test_behaviour.py; }
 
 stage_programs() { pytest_gpu tests/test_programs.py; }
 
+stage_checks() {
+    local parts=(tests behaviour programs) name failed=()
+    for name in "${parts[@]}"; do
+        bash "$0" --only "$name" >"$out/$name.txt" 2>&1 &
+    done
+    wait
+    for name in "${parts[@]}"; do
+        echo "$name: $(tail -1 "$out/$name.txt")"
+        mapfile -t -O "${#failed[@]}" failed < <(sed -n 's/^FAILED \([^ ]*\).*/\1/p' "$out/$name.txt")
+    done
+    [ "${#failed[@]}" -eq 0 ] || pytest_gpu "${failed[@]}"
+}
+
 stage_stress() {
     local status=0
     for limit_mib in 512 2048; do
@@ -100,6 +116,8 @@ stage_hostcost() {
     # shellcheck disable=SC2086  # HOSTCOST is several words
     "$python" -m benchmarks.host.host_cost --out "$out/host_cost.json" ${HOSTCOST:-}
 }
+
+stage_scale() { "$python" -m benchmarks.host.scale --out "$out/scale.json"; }
 
 stage_bench() {
     # shellcheck disable=SC2086  # BENCH is several words
@@ -123,8 +141,9 @@ if [ "${1:-}" = --only ]; then
 fi
 
 declare -A seconds=([build]=240 [conformance]=60 [oom]=120 [tests]=300 [behaviour]=300
-                    [programs]=300 [stress]=150 [sanitizer]=240 [hostcost]=200 [bench]=540)
-all=(conformance oom tests behaviour programs stress sanitizer hostcost bench)
+                    [programs]=300 [stress]=150 [sanitizer]=240 [hostcost]=200 [scale]=150 [bench]=540
+                    [checks]=420)
+all=(conformance oom tests behaviour programs stress sanitizer hostcost scale bench)
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=("${all[@]}")
 for name in "${wanted[@]}"; do
@@ -134,7 +153,7 @@ done
 failed=0
 {
     run_stage build "${seconds[build]}" || failed=1
-    for name in "${all[@]}"; do
+    for name in checks "${all[@]}"; do
         [[ " ${wanted[*]} " == *" $name "* ]] || continue
         run_stage "$name" "${seconds[$name]}" || failed=$((failed + 1))
     done
