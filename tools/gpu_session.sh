@@ -87,16 +87,23 @@ stage_behaviour() { pytest_gpu tests/test_behaviour.py; }
 stage_programs() { pytest_gpu tests/test_programs.py; }
 
 stage_checks() {
-    local parts=(tests behaviour programs) name failed=()
+    local parts=(tests behaviour programs) name status=0
+    local -A started
+    local failed=() found
     for name in "${parts[@]}"; do
         bash "$0" --only "$name" >"$out/$name.txt" 2>&1 &
+        started[$name]=$!
     done
-    wait
     for name in "${parts[@]}"; do
-        echo "$name: $(tail -1 "$out/$name.txt")"
-        mapfile -t -O "${#failed[@]}" failed < <(sed -n 's/^FAILED \([^ ]*\).*/\1/p' "$out/$name.txt")
+        wait "${started[$name]}"
+        local code=$?
+        echo "$name: exit code $code: $(tail -1 "$out/$name.txt")"
+        mapfile -t found < <(sed -n 's/^FAILED \([^ ]*\).*/\1/p' "$out/$name.txt")
+        [ "$code" -eq 0 ] || [ "${#found[@]}" -gt 0 ] || status=1  # it broke off
+        failed+=("${found[@]}")
     done
-    [ "${#failed[@]}" -eq 0 ] || pytest_gpu "${failed[@]}"
+    [ "${#failed[@]}" -eq 0 ] || pytest_gpu "${failed[@]}" || status=1
+    return $status
 }
 
 stage_stress() {
