@@ -235,7 +235,8 @@ void History::note_allocation(const Event& event, Context&& context) {
         }
     }
     append(event, Completes::No, the_labels, [&](Context* kept) {
-        if (context == nullptr) { return; }
+        // Once recording has ended, nobody would take it away again when the block is freed.
+        if (context == nullptr || !recording()) { return; }
         if (kept != nullptr) { *kept = context; }
         contexts_[event.address] = std::move(context);
     });
