@@ -27,7 +27,7 @@ from .asked import (
     results_path,
     with_what_is_there,
 )
-from .passes import room, script
+from .passes import plan, room, script
 from .passes.plan import Request
 from .passes.progress import Show
 from .passes.runner import Runner
@@ -61,6 +61,8 @@ def bench(options: Options) -> int:
             if options.resume:
                 show.say(f"{store.path}: goes on, rows so far: {len(store.results.rows)}")
             request = with_what_is_there(request, options, show)
+            if options.command is None and not plan.make(request):
+                raise UsageError(plan.nothing(request))
             if machine["other_processes"]:
                 show.say(
                     f"other processes use this card: {machine['other_processes']}; "
@@ -97,7 +99,7 @@ def measure(options: Options, request: Request, store: Store, show: Show) -> Non
 def finish(options: Options, store: Store, show: Show) -> int:
     """Show the results, write what was asked for, and return the exit code."""
     if not store.mine():
-        show.say("nothing new was measured: the file has all of it, or the time was too short")
+        show.say("nothing new was measured: the file has all of it, or --budget is too short")
     if not store.results.rows:
         return FAILED
     print(

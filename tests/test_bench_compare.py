@@ -170,6 +170,15 @@ def test_what_only_one_side_has_is_named() -> None:
     assert not longer.changed
 
 
+@pytest.mark.parametrize(("ms", "changed"), [(106.0, False), (130.0, True)])
+def test_a_program_of_one_step_and_one_round_has_an_assumed_noise(ms: float, changed: bool) -> None:
+    before, after = (
+        results(row("native", [100.0], kind="script"), row("paged", [each], kind="script"))
+        for each in (100.0, ms)
+    )
+    assert compare(before, after, 2.0).changed is changed
+
+
 def write(path: Path, made: Results) -> Path:
     path.write_text(dumps(made))
     return path

@@ -656,6 +656,20 @@ def test_names_may_have_spaces_and_what_is_left_out_is_told_in_few_lines(
     assert f"go on with --resume --out {card.path}" in told
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("--workloads", "streams", "--passes", "capacity"),
+        ("--passes", "losses", "--allocators", "native,expandable"),
+    ],
+)
+def test_passes_that_measure_nothing_are_refused(
+    card: World, capsys: pytest.CaptureFixture[str], asked: tuple[str, ...]
+) -> None:
+    assert bench(*asked, "--out", str(card.path)) == cli.BAD_INPUT
+    assert "measures nothing of this" in capsys.readouterr().err
+
+
 def test_smoke_is_short(card: World) -> None:
     assert bench("--smoke", "--out", str(card.path)) == 0
     rows = card.rows()

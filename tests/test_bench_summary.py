@@ -189,6 +189,27 @@ def test_the_interval_holds_the_median_and_narrows_with_agreement() -> None:
     assert intervals.interval([np.full(4, np.nan)]) is None
 
 
+def test_a_program_of_one_step_is_as_sure_as_its_rounds_agree() -> None:
+    found = intervals.interval([np.array([each]) for each in (1.1, 1.0, 0.6)])
+    assert found is not None
+    assert (found.low, found.median, found.high) == (0.6, 1.0, 1.1)
+
+
+@pytest.mark.parametrize(("rounds", "met"), [(1, None), (2, None), (3, False)])
+def test_a_program_of_one_step_is_judged_by_three_rounds(rounds: int, met: bool | None) -> None:
+    made = results(*(
+        row(name, [ms], kind="script", round=at)
+        for at in range(rounds)
+        for name, ms in (("native", 100.0), ("paged", 106.0))
+    ))  # fmt: skip
+    (summary,) = summarise(made)
+    (said,) = [each for each in verdicts.verdicts(summary) if each.measure == verdicts.TIME]
+    assert said.met is met
+    assert said.text.endswith("one step a run, and fewer than 3 rounds: not decided") is (
+        met is None
+    )
+
+
 def test_rounds_of_unequal_length_are_lined_up_by_step() -> None:
     long = intervals.step_ratios([1.0] * 8, [1.0] * 8)
     short = intervals.step_ratios([3.0] * 4, [1.0] * 4)

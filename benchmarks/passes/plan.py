@@ -104,6 +104,16 @@ def make(request: Request) -> list[Task]:
     return [task for task in tasks if task.kind.replace("_", "-") in request.passes]
 
 
+def nothing(request: Request) -> str:
+    """Say why a request has no task at all."""
+    sized = ", ".join(name for name, each in WORKLOADS.items() if each.sized)
+    return (
+        f"--passes {','.join(request.passes)} measures nothing of this.\n"
+        "losses compares native with one of ours, capacity needs a workload of a size to vary.\n"
+        f"Such are {sized}."
+    )
+
+
 def _each(kind: str, workloads: Iterable[str], allocators: Sequence[str]) -> list[Task]:
     return [Task(kind, workload, (name,)) for workload in workloads for name in allocators]
 

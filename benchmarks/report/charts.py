@@ -12,7 +12,7 @@ from .intervals import Interval
 from .picture import GIB, LIVE, Bar, colour, figure, held_panel
 from .readme_table import COLUMNS
 from .selection import OURS, allocator_order, is_ours, newest_of_ours, same_work
-from .summary import PEAKS_PASS, Entry, Summary
+from .summary import Entry, Summary
 
 LEAST = "base + peak live"  # what nothing can stay below
 MOST_LINES = 7  # in one chart of memory over time
@@ -104,7 +104,7 @@ def step_intervals(summary: Summary) -> Any | None:
         return None
     made, (panel,) = figure(8.4, 1.2 + 0.3 * len(found))
     for place, (entry, ratio) in enumerate(reversed(found)):
-        is_decided = entry.times is not None and entry.times.way != PEAKS_PASS
+        is_decided = entry.times is not None and not entry.times.undecided
         tint = colour(OURS) if ratio.reaches_one() else LIVE
         tint = tint if is_decided else colour("native")
         panel.plot([ratio.low, ratio.high], [place, place], color=tint, lw=2)

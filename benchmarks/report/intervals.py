@@ -4,7 +4,8 @@ A run is compared with another step by step, since equal seeds give equal work a
 run differ far more than two runs of one step. The median of all ratios gets a 95 % interval by
 bootstrap: step numbers are drawn anew, and what all rounds say of a drawn step comes along. So the
 interval says how much the figure depends on the steps that were run. How much it depends on the
-process it does not say: `rounds` does, each round being other processes.
+process it does not say: `rounds` does, each round being other processes. A program of one step,
+which is compared as a whole, has no steps to draw: the range of its rounds stands instead.
 
 The first quarter of the steps, in which libraries start up and memory is first obtained, is left
 out here; the first step has a figure of its own.
@@ -21,6 +22,7 @@ import numpy as np
 RESAMPLES = 2000
 AT_ONCE = 250  # resamples that are held in memory together
 SEED = 1
+ENDS = [2.5, 97.5]  # percentiles
 REACHES = 1.0005  # a bound that reads 1.000 with three digits reaches 1
 
 
@@ -64,7 +66,10 @@ def interval(rounds: Sequence[Any]) -> Interval | None:
     if not rounds:
         return None
     table = as_table(rounds)
-    low, high = np.percentile(bootstrap(table), [2.5, 97.5])
+    one_step = table.shape[1] == 1
+    low, high = np.percentile(
+        table if one_step else bootstrap(table), [0, 100] if one_step else ENDS
+    )
     return Interval(
         low=float(low),
         median=float(np.nanmedian(table)),

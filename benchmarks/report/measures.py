@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ CAPACITY_NOISE = 0.02  # how finely sizes are searched
 ENOUGH_RUNS = 4  # whose ranges say enough: by chance those of four and four part in 3 % of cases
 # Assumed with fewer runs.
 FIRST_STEP_NOISE = 0.25
+PROGRAM_NOISE = 0.10  # of a program that is compared as a whole
 DRIVER_NOISE = 0.25
 CALLS_NOISE = 0.05
 
@@ -84,10 +85,14 @@ def _peaks(peaks: Peaks, others: Peaks) -> Iterator[Measure]:
 
 def _step_ratio(ratio: Interval, other: Interval) -> Measure:
     """Compare the ratios to the fastest native, each with its interval and rounds' medians."""
+    name, unit = "step / fastest native", "×"
+    if min(ratio.steps, other.steps) == 1:
+        rounds = list(ratio.rounds), list(other.rounds)
+        return figures(name, unit, *rounds, PROGRAM_NOISE, is_time=False)
     (low, high), (other_low, other_high) = _ends(ratio), _ends(other)
     note = f"{low:.3f}–{high:.3f} and {other_low:.3f}–{other_high:.3f}"
     is_apart = high < other_low or other_high < low
-    return Measure("step / fastest native", "×", ratio.median, other.median, is_apart, note)
+    return Measure(name, unit, ratio.median, other.median, is_apart, note)
 
 
 def _ends(ratio: Interval) -> tuple[float, float]:
@@ -98,6 +103,11 @@ def _step_time(rows: Sequence[Row], others: Sequence[Row], counts: bool) -> Meas
     """Compare equal steps: each side over what both sides' medians of a step have in the middle."""
     steps = min(len(row["step_ms"]) for row in (*rows, *others))
     first = warm_up(steps)
+    if steps == 1:
+        runs = _first_steps(rows), _first_steps(others)
+        return replace(
+            figures("step time", "ms", *runs, PROGRAM_NOISE, is_time=True), counts=counts
+        )
     left, right = (
         as_table([row["step_ms"][first:steps] for row in each]) for each in (rows, others)
     )

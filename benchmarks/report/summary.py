@@ -39,6 +39,7 @@ from .selection import (
 NATIVE = "native"
 RIVALS = (NATIVE, "expandable", "cudaMallocAsync")  # the README's columns beside ours
 LOCKSTEP, ROUNDS, PEAKS_PASS = "lockstep", "rounds", "peaks pass"
+LEAST_ROUNDS = 3  # of programs that are compared as a whole
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,15 @@ class Times:
     step_ms: float
     first_step_ms: float
     run_s: float | None
+
+    @property
+    def undecided(self) -> str:
+        """Say why these times decide nothing; empty if they do."""
+        if self.way == PEAKS_PASS:
+            return "one run each and not in turns"
+        if self.to_fastest and self.to_fastest.steps == 1 and self.rounds < LEAST_ROUNDS:
+            return f"one step a run, and fewer than {LEAST_ROUNDS} rounds"
+        return ""
 
 
 @dataclass(frozen=True)

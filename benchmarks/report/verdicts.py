@@ -22,7 +22,7 @@ from typing import Any
 
 from ..store import Row
 from .selection import OURS, is_ours, newest_of_ours
-from .summary import PEAKS_PASS, Entry, Summary
+from .summary import Entry, Summary
 
 WHY = Path(__file__).resolve().parent / "why.json"
 NEAR = 1.01  # card peak / the lowest
@@ -59,15 +59,15 @@ def of_entry(entry: Entry) -> list[Verdict]:
         over_percent = 100 * (entry.over_lowest - 1)
         shown = f"card peak {over_percent:.1f} % above the lowest"
         found.append((CARD, entry.over_lowest <= NEAR, shown))
-    ratio = entry.times.to_fastest if entry.times else None
-    if ratio is None:
+    times = entry.times
+    ratio = times.to_fastest if times else None
+    if times is None or ratio is None:
         found.append((TIME, None, "no steps of a native run to compare with"))
     else:
         shown = f"step time {ratio.median:.3f} ({ratio.low:.3f}–{ratio.high:.3f}) of the fastest"
-        is_decided = entry.times is not None and entry.times.way != PEAKS_PASS
-        if not is_decided:
-            shown += ", one run each and not in turns: not decided"
-        found.append((TIME, ratio.reaches_one() if is_decided else None, shown))
+        if times.undecided:
+            shown += f", {times.undecided}: not decided"
+        found.append((TIME, None if times.undecided else ratio.reaches_one(), shown))
     differs = entry.losses.startswith("differ")
     known = differs or entry.losses in ("equal",)
     found.append((LOSSES, not differs if known else None, f"losses {entry.losses}"))
