@@ -424,3 +424,8 @@ def test_only_rows_of_ours_that_lose_have_a_sentence(monkeypatch: pytest.MonkeyP
     missing, needless = verdicts.unexplained(summary)
     assert [each.key for each in missing] == [("buffers", "paged", "time")]
     assert needless == [("buffers", "paged", "card")]
+
+
+def test_an_error_that_comes_again_is_said_once() -> None:
+    made = results(*(failed("paged", "boom") | {"round": at} for at in range(3)))
+    assert summarise(made)[0].entry("buffers", "paged").errors == ("boom",)  # type: ignore[union-attr]

@@ -182,7 +182,7 @@ def _entry(setting: Setting, rows: list[Row], name: str) -> Entry | None:
         retries=_most(good, "alloc_retries"),
         ooms=_most(good, "ooms"),
         losses=losses.compare(every, name),
-        errors=tuple(str(row["error"]) for row in mine if "error" in row),
+        errors=tuple(dict.fromkeys(str(row["error"]) for row in mine if "error" in row)),
     )
 
 
