@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from typing import Any
 
 from tests.behaviour.table import behaviour
@@ -342,6 +343,23 @@ def named_ranges_are_recorded_beside() -> None:
     start, end = (mark["time_us"] for mark in whole["external_annotations"])
     times = [entry["time_us"] for entry in whole["device_traces"][0]]
     assert start <= min(times) <= max(times) <= end
+
+
+@behaviour()
+def named_ranges_cost_the_same_however_many_there_were() -> None:
+    _record(context=None, global_record_annotations=True)
+
+    def seconds(count: int) -> float:
+        began = time.perf_counter()
+        for _ in range(count):
+            with torch.autograd.profiler.record_function("a named range"):
+                pass
+        return time.perf_counter() - began
+
+    usual = sorted(seconds(400) for _ in range(125))[62]  # 100,000 marks: as many as are kept
+    later = min(seconds(400) for _ in range(3))
+    _record(None)
+    assert later < 20 * usual, (later, usual)
 
 
 @behaviour(alone=True)

@@ -377,14 +377,15 @@ void History::annotate(const std::vector<std::pair<std::string, std::string>>& v
     c10::CachingDeviceAllocator::AnnotationEntry entry(device, c10::getApproximateTime());
     for (const auto& [name, value] : values) { entry.recordUserMetadata(name, value); }
     const std::lock_guard guard(lock_);
-    if (annotations_.size() >= kAnnotationCount) { annotations_.erase(annotations_.begin()); }
+    if (annotations_.size() >= kAnnotationCount) { annotations_.pop_front(); }
     annotations_.push_back(std::move(entry));
 }
 
 std::vector<c10::CachingDeviceAllocator::AnnotationEntry> History::annotations() const {
     const auto to_ns = clock().makeConverter();
     const std::lock_guard guard(lock_);
-    auto result = annotations_;
+    std::vector<c10::CachingDeviceAllocator::AnnotationEntry> result(annotations_.begin(),
+                                                                     annotations_.end());
     for (auto& entry : result) { entry.time_.t_ = to_ns(entry.time_.approx_t_) / 1000; }
     return result;
 }

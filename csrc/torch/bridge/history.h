@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -133,9 +134,9 @@ private:
     mutable BriefLock lock_;  // of what follows; taken after telling_
     c10::approx_time_t last_time_ = 0;
     std::size_t max_entries_ = 1;
-    std::vector<HistoryRing> rings_;                                  // by device
-    ska::flat_hash_map<std::size_t, Context, AddressHash> contexts_;  // of allocated blocks
-    std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
+    std::vector<HistoryRing> rings_;                                        // by device
+    ska::flat_hash_map<std::size_t, Context, AddressHash> contexts_;        // of allocated blocks
+    std::deque<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;  // the newest
 };
 
 }  // namespace gma::bridge
