@@ -11,6 +11,7 @@ import os
 import pickle
 import runpy
 import sys
+import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,12 +41,12 @@ def record_script(script: Path, arguments: list[str], output: Path) -> int:
     """Run a script as `python script arguments` would and write what it allocated.
 
     The file is written when the script ends, also when it fails; its exit code is returned. Raises
-    RecordingError if the script is not there or if there was nothing to record.
+    RecordingError if the script is not there, if no file can be written there (before the script
+    runs), or if there was nothing to record.
     """
     if not script.is_file():
         raise RecordingError(f"{script}: there is no such script")
-    if not output.parent.is_dir():
-        raise RecordingError(f"{output.parent}: there is no such folder")
+    _check_writable(output)
     try:
         import torch
     except ImportError:
@@ -55,6 +56,18 @@ def record_script(script: Path, arguments: list[str], output: Path) -> int:
     code = _run(script, arguments)
     write_recording(history, output)
     return code
+
+
+def _check_writable(output: Path) -> None:
+    if not output.parent.is_dir():
+        raise RecordingError(f"{output.parent}: there is no such folder")
+    if output.is_dir():
+        raise RecordingError(f"{output}: is a folder")
+    try:
+        with tempfile.TemporaryFile(dir=output.parent):
+            pass
+    except OSError as error:
+        raise RecordingError(f"{output}: cannot be written: {error.strerror}") from None
 
 
 def _ask_for_the_ring() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpumem_alloc.recording import RecordingError, record_script
 from gpumem_alloc.trace import Action, Trace, make_steps, read_trace
 from tests.rig.machine import Machine, Run
 
@@ -77,3 +78,20 @@ def test_a_script_that_never_uses_cuda_leaves_nothing(machine: Machine, tmp_path
     assert run.returncode == 2
     assert "never used CUDA" in run.stderr
     assert not (tmp_path / "run.trace").exists()
+
+
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [
+        ("/proc/run.trace", "cannot be written"),
+        ("/proc", "is a folder"),
+        ("no/x", "no such folder"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused_before_the_script_runs(
+    tmp_path: Path, output: str, why: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("raise SystemExit('it ran')")
+    with pytest.raises(RecordingError, match=why):
+        record_script(script, [], Path(output))
