@@ -107,9 +107,11 @@ stage_checks() {
 }
 
 stage_stress() {
-    local status=0
+    local status=0 limit_mib options
     for limit_mib in 512 2048; do
-        "$build/tests/gpu/gpu_stress" 100000 "$limit_mib" "$limit_mib" || status=1
+        for options in "" cross_stream:lend; do
+            "$build/tests/gpu/gpu_stress" 100000 "$limit_mib" "$limit_mib" "$options" || status=1
+        done
     done
     return $status
 }

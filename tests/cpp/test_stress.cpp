@@ -65,6 +65,8 @@ private:
 TEST_CASE("stress: every block keeps its pattern on the host driver") {
     HostDriver driver({.capacity_bytes = 64_MiB, .page_bytes = 64_KiB});
     Options options;
+    SUBCASE("pages move") {}
+    SUBCASE("memory is lent") { options.cross_stream = "lend"; }
     auto allocator = Allocator::create(driver, options);
     REQUIRE(allocator);
     const Setup setup{.operation_count = 6'000, .limit_bytes = 32_MiB, .largest_bytes = 2_MiB};

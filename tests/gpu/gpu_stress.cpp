@@ -1,5 +1,5 @@
-// The stress on a GPU: gpu_stress [operations] [limit in MiB] [seed]. Prints one line of JSON; the
-// exit code is 0 only if chunks moved, no word was wrong, and nothing was left behind.
+// The stress on a GPU: gpu_stress [operations] [limit in MiB] [seed] [options]. Prints one line of
+// JSON; the exit code is 0 only if chunks moved, no word was wrong, and nothing was left behind.
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
@@ -51,11 +51,13 @@ void print(const Outcome& outcome, const Setup& setup, double seconds) {
               << ", \"seconds\": " << seconds << "}\n";
 }
 
-int run(const Setup& setup) {
+int run(const Setup& setup, const char* text) {
     OnGpu card;
     auto driver = make_cuda_driver();
     if (!driver) { throw std::runtime_error(driver.status().message()); }
-    auto allocator = Allocator::create(**driver, Options{});
+    const Result<Options> options = parse_options(text);
+    if (!options) { throw std::runtime_error(options.status().message()); }
+    auto allocator = Allocator::create(**driver, *options);
     if (!allocator) { throw std::runtime_error(allocator.status().message()); }
     const Status limited = (*allocator)->set_limit(0, setup.limit_bytes);
     if (!limited.ok()) { throw std::runtime_error(limited.message()); }
@@ -81,7 +83,7 @@ int main(int count, char** values) {
         setup.operation_count = gma::stress::argument(count, values, 1, setup.operation_count);
         setup.limit_bytes = gma::stress::argument(count, values, 2, setup.limit_bytes >> 20) << 20;
         setup.seed = gma::stress::argument(count, values, 3, setup.seed);
-        return gma::stress::run(setup);
+        return gma::stress::run(setup, count > 4 ? values[4] : "");
     } catch (const std::exception& error) {
         std::cerr << "gpu_stress: " << error.what() << '\n';
         return EXIT_FAILURE;
