@@ -370,6 +370,7 @@ Status PagedStrategy::move_in_use(StreamArena& target, StreamArena& owner, Chunk
     if (!own) {
         if (Status s = order_after(owner, chunk->freed_at, target); !s.ok()) { return s; }
     }
+    chunk->borrowed_uses.clear();  // done: else it had been no candidate
     const std::uint64_t count = chunk->freed_at;
     Block* tile = owner.arena.vacate(chunk, TileKind::Stale);
     if (Status status = map_chunk(target, chunk, address); !status.ok()) {

@@ -33,6 +33,9 @@ Status PagedStrategy::audit_arena(const StreamArena& owner, Bytes& mapped_bytes)
         if (tile->previous != previous) { return broken("links agree both ways", 0, 1); }
         at = tile->end();
         const TileKind kind = tile->kind;
+        if (tile->borrower != nullptr && (kind == TileKind::Free || !mapped(tile))) {
+            return broken("only a block in use is lent", tile->address, 0);
+        }
         if (previous != nullptr && previous->kind == kind &&
             (kind == TileKind::Free || kind == TileKind::Hole)) {
             return broken("no two neighbours are both Free or both Holes", previous->address,
@@ -57,6 +60,13 @@ Status PagedStrategy::audit_arena(const StreamArena& owner, Bytes& mapped_bytes)
             if (chunk->address >= counted_to) {
                 counted_to = chunk->end();
                 mapped_bytes += chunk->bytes;
+                for (const BorrowedUse& use : chunk->borrowed_uses) {
+                    const std::uint64_t now = use.borrower->arena.free_count;
+                    if (!owner.has_lent || use.count > now) {
+                        return broken("a borrowed use has been, and on lent memory", use.count,
+                                      now);
+                    }
+                }
             }
         }
     }
