@@ -57,13 +57,13 @@ class Runner:
         """Return the seconds that are left."""
         return self.request.budget_s - (time.monotonic() - self.begin)
 
-    def todo(self) -> list[Task]:
+    def open_tasks(self) -> list[Task]:
         """Return the tasks whose rows the file does not have yet."""
         return [task for task in plan.make(self.request) if not self.is_done(task)]
 
     def run(self) -> None:
         """Carry out the plan; however it ends, no process is left behind."""
-        tasks = self.todo()
+        tasks = self.open_tasks()
         planned, left_out = plan.fitting(tasks, self.costs, self.left_s())
         self.show.say(plan.describe(planned, left_out, self.costs))
         done = 0
