@@ -245,8 +245,8 @@ Status DeviceHeap::free_large(Address address) {
         return {Code::InvalidValue, "free of a block that is not allocated (freed twice?)"};
     }
     update_parking_locked();
-    const bool may_park = parking_open_.load(std::memory_order_relaxed) && !block->recorded &&
-                          block->pin_count == 0 && block->borrower == nullptr;
+    const bool may_park =
+        parking_open_.load(std::memory_order_relaxed) && !block->recorded && block->pin_count == 0;
     if (may_park && block->has_free_neighbour() && block->arena != nullptr &&
         block->arena->would_find(block)) {
         block->set_found_at(block->arena->layout());
