@@ -191,7 +191,7 @@ private:
     // Only memory of the default pool, whose stream the thread knows; and not what would not be
     // taken again.
     bool park(Block* block) {
-        if (block->arena == nullptr) { return false; }  // a pool's, from its provider
+        if (block->arena == nullptr) { return false; }     // a pool's, from its provider
         if (block->borrower != nullptr) { return false; }  // its lender would wait for nobody
         if (block->has_free_neighbour() && block->found_at_layout() != block->arena->layout()) {
             return false;
