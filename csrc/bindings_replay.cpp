@@ -58,8 +58,8 @@ ReplayTrace trace_of(const py::array& steps, std::size_t block_count, std::uint6
 
 py::dict dict_of(const CallTotals& calls) {
     static constexpr const char* kNames[kCallCount] = {
-        "create", "map",  "set_access", "unmap", "release",
-        "malloc", "free", "event",      "wait",  "synchronize"};
+        "create", "map",   "set_access", "unmap",       "release", "malloc",
+        "free",   "event", "wait",       "synchronize", "fill",    "check"};
     py::dict dict;
     for (std::size_t call = 0; call < calls.counts.size(); ++call) {
         dict[kNames[call]] = calls.counts[call];

@@ -25,6 +25,8 @@ CALLS = {
     "event",
     "wait",
     "synchronize",
+    "fill",
+    "check",
 }
 GNN = str(trace_path("gnn"))
 PREFETCH = str(trace_path("prefetch_train"))

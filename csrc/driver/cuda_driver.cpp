@@ -64,9 +64,11 @@ public:
     Result<CardMemory> card_memory(int device) override;
     Result<Address> reserve(int device, Bytes bytes, Bytes alignment) override;
     Status unreserve(Address address, Bytes bytes) override;
-    Result<Handle> create(int device, Bytes bytes) override;
+    using Driver::create;
+    Result<Handle> create(int device, Bytes bytes, Reach reach) override;
     Status map(Address address, Bytes bytes, Handle handle) override;
-    Status set_access(int device, Address address, Bytes bytes) override;
+    using Driver::set_access;
+    Status set_access(int device, Address address, Bytes bytes, Reach reach) override;
     Status unmap(Address address, Bytes bytes) override;
     Status release(int device, Handle handle, Bytes bytes) override;
     Result<int> export_handle(int device, Handle handle) override;
@@ -78,6 +80,16 @@ public:
     Status wait(Stream stream, Event event) override;
     Status synchronize(Event event) override;
     void recycle(Event event) noexcept override { events_.give_back(CudaEvents::entry_of(event)); }
+    Status fill(int, Stream, const std::vector<ByteRange>&, std::uint32_t) override {
+        return Status(Code::NotSupported, "fill is not there yet");
+    }
+    Result<Check> check(int, Stream, const std::vector<ByteRange>&, std::uint32_t) override {
+        return Status(Code::NotSupported, "check is not there yet");
+    }
+    Result<bool> checked(Check, bool, std::vector<Finding>&) override {
+        return Status(Code::NotSupported, "check is not there yet");
+    }
+    std::string content_shortcoming(int) override { return "nothing is filled or checked"; }
     Result<std::uint64_t> stream_id(int device, Stream stream) override;
     Result<bool> capturing(int device, Stream stream) override;
     Status synchronize_device(int device) override;
@@ -149,7 +161,7 @@ Status CudaDriver::unreserve(Address address, Bytes bytes) {
     return status;
 }
 
-Result<Handle> CudaDriver::create(int device, Bytes bytes) {
+Result<Handle> CudaDriver::create(int device, Bytes bytes, Reach) {
     CUmemGenericAllocationHandle handle = 0;
     Status status = call(
         device, [&] { return create_handle(device, bytes, &handle); },
@@ -183,7 +195,7 @@ Status CudaDriver::map(Address address, Bytes bytes, Handle handle) {
         [&] { return call_text("cuMemMap", bytes, device); });
 }
 
-Status CudaDriver::set_access(int device, Address address, Bytes bytes) {
+Status CudaDriver::set_access(int device, Address address, Bytes bytes, Reach) {
     return call(
         device,
         [&] {

@@ -60,6 +60,8 @@ inline constexpr CostCurve kFreeCost = segment_curve(35, 800);
 inline constexpr double kEventNs = 330;
 inline constexpr double kWaitNs = 330;
 inline constexpr double kQueryNs = 290;
+inline constexpr double kContentNs =
+    3'000;  // one launch, however many ranges; a guess until it is measured
 
 // `bytes` is the size of the handle or segment. A synchronisation costs the driver nothing of its
 // own: what it costs is the wait, and that is the caller's.
@@ -85,6 +87,9 @@ constexpr double call_cost_ns(Call call, Bytes bytes) {
             return kWaitNs;
         case Call::Synchronize:
             return 0;
+        case Call::Fill:
+        case Call::Check:
+            return kContentNs;
     }
     return 0;
 }

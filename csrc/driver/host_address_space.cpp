@@ -1,5 +1,6 @@
 #include "driver/host_address_space.h"
 
+#include <algorithm>
 #include <iterator>
 #include <string>
 
@@ -40,7 +41,8 @@ Status out_of_memory(const char* name, int device, Bytes bytes, Bytes held, Byte
 }  // namespace
 
 HostAddressSpace::HostAddressSpace(const HostDriverConfig& config, HostCalls& calls)
-    : page_bytes_(config.page_bytes),
+    : has_contents_(config.memory == HostMemory::Real),
+      page_bytes_(config.page_bytes),
       capacity_bytes_(config.capacity_bytes),
       calls_(calls),
       backing_(make_host_backing(config.memory, config.device_count)),
@@ -74,7 +76,7 @@ Status HostAddressSpace::unreserve(Address address, Bytes bytes) {
     return Status();
 }
 
-Result<Handle> HostAddressSpace::create(int device, Bytes bytes) {
+Result<Handle> HostAddressSpace::create(int device, Bytes bytes, Reach reach) {
     if (Status status = check_pages("create", 0, bytes); !status.ok()) { return status; }
     if (!fits(device, bytes)) {
         return out_of_memory("create", device, bytes, held_bytes(device), capacity_bytes_);
@@ -88,6 +90,7 @@ Result<Handle> HostAddressSpace::create(int device, Bytes bytes) {
     made.bytes = bytes;
     made.offset = *offset;
     made.file = device;
+    made.reach = reach;
     return Handle{handles_.insert(made)};
 }
 
@@ -95,6 +98,10 @@ Result<int> HostAddressSpace::export_handle(Handle handle) {
     Physical* physical = find(handle);
     if (physical == nullptr || physical->is_released) {
         return broken_rule("export_handle", "no such handle, or it was released");
+    }
+    if (physical->reach == Reach::Private) {
+        return Status(Code::NotSupported, "export_handle failed: the handle is private",
+                      kCudaNotSupported);
     }
     Result<int> descriptor =
         backing_->export_range(physical->file, physical->offset, physical->bytes);
@@ -140,15 +147,22 @@ Status HostAddressSpace::map(Address address, Bytes bytes, Handle handle) {
     Status status = backing_->map(physical->file, address, physical->offset, bytes);
     if (status.ok()) {
         ++physical->mapped_count;
-        mappings_.emplace(address, HostMapping{handle, address, bytes, false});
+        mappings_.emplace(
+            address, HostMapping{handle, address, bytes, physical->device, physical->reach, false});
         calls_.charge(Call::Map, bytes);
     }
     return status;
 }
 
-Status HostAddressSpace::set_access(Address address, Bytes bytes) {
+Status HostAddressSpace::set_access(int device, Address address, Bytes bytes, Reach reach) {
     Result<Mappings::iterator> first = whole_mappings("set_access", address, bytes);
     if (!first) { return first.status(); }
+    for (auto it = *first; it != mappings_.end() && it->first < address + bytes; ++it) {
+        const bool is_private = it->second.reach == Reach::Private;
+        if (is_private && (reach != Reach::Private || device != it->second.device)) {
+            return broken_rule("set_access", address, bytes, "a private handle has no peers");
+        }
+    }
     if (Status status = backing_->set_access(address, bytes); !status.ok()) { return status; }
     for (auto it = *first; it != mappings_.end() && it->first < address + bytes; ++it) {
         it->second.is_accessible = true;
@@ -243,6 +257,24 @@ std::optional<HostMapping> HostAddressSpace::mapping_at(Address address) const {
     const HostMapping& mapping = std::prev(after)->second;
     if (address - mapping.start >= mapping.bytes) { return std::nullopt; }
     return mapping;
+}
+
+Address HostAddressSpace::reachable_end(int device, Address begin, Address end) const {
+    Address reached = begin;
+    while (reached < end) {
+        const std::optional<HostMapping> mapping = mapping_at(reached);
+        if (mapping && mapping->is_accessible &&
+            (mapping->reach == Reach::Shared || mapping->device == device)) {
+            reached = mapping->start + mapping->bytes;
+            continue;
+        }
+        const auto after = segments_.upper_bound(reached);
+        if (after == segments_.begin()) { break; }
+        const auto& [start, segment] = *std::prev(after);
+        if (reached - start >= segment.bytes) { break; }
+        reached = start + segment.bytes;
+    }
+    return std::min(reached, end);
 }
 
 HostAddressSpace::Physical* HostAddressSpace::find(Handle handle) {

@@ -31,6 +31,8 @@ struct HostMapping {
     Handle handle{};
     Address start = 0;
     Bytes bytes = 0;
+    int device = 0;  // whose memory it is
+    Reach reach = Reach::Shared;
     bool is_accessible = false;
 };
 
@@ -44,9 +46,9 @@ public:
 
     Result<Address> reserve(Bytes bytes, Bytes alignment);
     Status unreserve(Address address, Bytes bytes);
-    Result<Handle> create(int device, Bytes bytes);
+    Result<Handle> create(int device, Bytes bytes, Reach reach);
     Status map(Address address, Bytes bytes, Handle handle);
-    Status set_access(Address address, Bytes bytes);
+    Status set_access(int device, Address address, Bytes bytes, Reach reach);
     Status unmap(Address address, Bytes bytes);
     Status release(int device, Handle handle, Bytes bytes);
     Result<int> export_handle(Handle handle);
@@ -60,6 +62,9 @@ public:
     std::vector<HostRange> segments() const;
     std::vector<HostMapping> mappings() const;
     std::optional<HostMapping> mapping_at(Address address) const;
+    // The first address from `begin` on that the device cannot reach, at most `end`.
+    Address reachable_end(int device, Address begin, Address end) const;
+    bool has_contents() const { return has_contents_; }
 
 private:
     struct Physical {
@@ -68,6 +73,7 @@ private:
         Bytes offset = 0;
         int file = 0;  // the device's, or that of another process
         std::size_t mapped_count = 0;
+        Reach reach = Reach::Shared;
         bool is_released = false;
         bool is_exported = false;
         bool is_imported = false;
@@ -87,6 +93,7 @@ private:
     Result<Mappings::iterator> whole_mappings(const char* name, Address address, Bytes bytes);
     void free_if_unused(Handle handle);
 
+    const bool has_contents_;
     const Bytes page_bytes_;
     const Bytes capacity_bytes_;
     HostCalls& calls_;

@@ -18,6 +18,7 @@ inline constexpr int kCudaInvalidValue = 1;
 inline constexpr int kCudaOutOfMemory = 2;
 inline constexpr int kCudaInvalidDevice = 101;
 inline constexpr int kCudaInvalidHandle = 400;
+inline constexpr int kCudaIllegalAddress = 700;
 inline constexpr int kCudaNotSupported = 801;
 inline constexpr int kCudaCaptureUnsupported = 900;
 

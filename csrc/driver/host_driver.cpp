@@ -9,7 +9,11 @@ namespace gma {
 using Guard = std::lock_guard<std::mutex>;
 
 HostDriver::HostDriver(const HostDriverConfig& config)
-    : config_(config), calls_(config.costs), memory_(config_, calls_), streams_(config_, calls_) {}
+    : config_(config),
+      calls_(config.costs),
+      memory_(config_, calls_),
+      streams_(config_, calls_),
+      contents_(memory_, streams_, calls_) {}
 
 Status HostDriver::begin(std::optional<Call> call, const char* name, int device) {
     if (Status status = calls_.begin(call, name); !status.ok()) { return status; }
@@ -58,12 +62,12 @@ Status HostDriver::unreserve(Address address, Bytes bytes) {
     return status.ok() ? memory_.unreserve(address, bytes) : status;
 }
 
-Result<Handle> HostDriver::create(int device, Bytes bytes) {
+Result<Handle> HostDriver::create(int device, Bytes bytes, Reach reach) {
     const Guard guard(mutex_);
     if (Status status = begin_mapping(Call::Create, "create", device); !status.ok()) {
         return status;
     }
-    return memory_.create(device, bytes);
+    return memory_.create(device, bytes, reach);
 }
 
 Status HostDriver::map(Address address, Bytes bytes, Handle handle) {
@@ -72,10 +76,10 @@ Status HostDriver::map(Address address, Bytes bytes, Handle handle) {
     return status.ok() ? memory_.map(address, bytes, handle) : status;
 }
 
-Status HostDriver::set_access(int device, Address address, Bytes bytes) {
+Status HostDriver::set_access(int device, Address address, Bytes bytes, Reach reach) {
     const Guard guard(mutex_);
     Status status = begin_mapping(Call::SetAccess, "set_access", device);
-    return status.ok() ? memory_.set_access(address, bytes) : status;
+    return status.ok() ? memory_.set_access(device, address, bytes, reach) : status;
 }
 
 Status HostDriver::unmap(Address address, Bytes bytes) {
@@ -144,6 +148,30 @@ Status HostDriver::synchronize(Event event) {
 void HostDriver::recycle(Event event) noexcept {
     const Guard guard(mutex_);
     streams_.recycle(event);
+}
+
+Status HostDriver::fill(int device, Stream stream, const std::vector<ByteRange>& ranges,
+                        std::uint32_t pattern) {
+    const Guard guard(mutex_);
+    Status status = begin(Call::Fill, "fill", device);
+    return status.ok() ? contents_.fill(device, stream, ranges, pattern) : status;
+}
+
+Result<Check> HostDriver::check(int device, Stream stream, const std::vector<ByteRange>& ranges,
+                                std::uint32_t pattern) {
+    const Guard guard(mutex_);
+    if (Status status = begin(Call::Check, "check", device); !status.ok()) { return status; }
+    return contents_.check(device, stream, ranges, pattern);
+}
+
+Result<bool> HostDriver::checked(Check check, bool wait, std::vector<Finding>& findings) {
+    const Guard guard(mutex_);
+    const std::optional<Call> call = wait ? std::optional(Call::Synchronize) : std::nullopt;
+    if (Status status = begin(call, "checked", 0); !status.ok()) {
+        contents_.forget(check);
+        return status;
+    }
+    return contents_.checked(check, wait, findings);
 }
 
 Result<std::uint64_t> HostDriver::stream_id(int device, Stream stream) {

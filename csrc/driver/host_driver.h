@@ -1,18 +1,21 @@
 // The Driver on the CPU: CUDA's rules, streams and events as a timeline that the test moves, a
-// capacity, faults on demand, and what the calls would have cost. It is built of three parts
-// behind one lock: host_address_space (memory), host_streams (time), host_calls (counts, faults).
+// capacity, faults on demand, and what the calls would have cost. It is built of four parts
+// behind one lock: host_address_space (memory), host_streams (time), host_contents (what is filled
+// and checked), host_calls (counts, faults).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "driver/driver.h"
 #include "driver/host_address_space.h"
 #include "driver/host_calls.h"
 #include "driver/host_config.h"
+#include "driver/host_contents.h"
 #include "driver/host_streams.h"
 
 namespace gma {
@@ -26,9 +29,11 @@ public:
     Result<CardMemory> card_memory(int device) override;
     Result<Address> reserve(int device, Bytes bytes, Bytes alignment) override;
     Status unreserve(Address address, Bytes bytes) override;
-    Result<Handle> create(int device, Bytes bytes) override;
+    using Driver::create;
+    Result<Handle> create(int device, Bytes bytes, Reach reach) override;
     Status map(Address address, Bytes bytes, Handle handle) override;
-    Status set_access(int device, Address address, Bytes bytes) override;
+    using Driver::set_access;
+    Status set_access(int device, Address address, Bytes bytes, Reach reach) override;
     Status unmap(Address address, Bytes bytes) override;
     Status release(int device, Handle handle, Bytes bytes) override;
     Result<int> export_handle(int device, Handle handle) override;
@@ -40,6 +45,12 @@ public:
     Status wait(Stream stream, Event event) override;
     Status synchronize(Event event) override;
     void recycle(Event event) noexcept override;
+    Status fill(int device, Stream stream, const std::vector<ByteRange>& ranges,
+                std::uint32_t pattern) override;
+    Result<Check> check(int device, Stream stream, const std::vector<ByteRange>& ranges,
+                        std::uint32_t pattern) override;
+    Result<bool> checked(Check check, bool wait, std::vector<Finding>& findings) override;
+    std::string content_shortcoming(int) override { return {}; }
     Result<std::uint64_t> stream_id(int device, Stream stream) override;
     Result<bool> capturing(int device, Stream stream) override;
     Status synchronize_device(int device) override;
@@ -90,6 +101,8 @@ public:
     std::vector<HostRange> reserved_ranges();
     std::vector<HostRange> segments();  // what malloc() gave and free() has not taken
     std::optional<HostMapping> mapping_at(Address address);
+    // What fill() and check() met, in order, since construction; also without real memory.
+    std::vector<HostIllegalAccess> illegal_accesses();
 
 private:
     Status begin(std::optional<Call> call, const char* name, int device);
@@ -100,6 +113,7 @@ private:
     HostCalls calls_;
     HostAddressSpace memory_;
     HostStreams streams_;
+    HostContents contents_;
 };
 
 }  // namespace gma

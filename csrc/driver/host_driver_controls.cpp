@@ -145,4 +145,9 @@ std::optional<HostMapping> HostDriver::mapping_at(Address address) {
     return memory_.mapping_at(address);
 }
 
+std::vector<HostIllegalAccess> HostDriver::illegal_accesses() {
+    const Guard guard(mutex_);
+    return contents_.illegal_accesses();
+}
+
 }  // namespace gma

@@ -25,17 +25,10 @@ HostStreams::HostStreams(const HostDriverConfig& config, HostCalls& calls)
 
 Result<Event> HostStreams::record(int device, Stream stream) {
     Queue& queue = queue_of(device, stream);
-    if (queue.is_destroyed) { return destroyed_stream("record"); }
-    if (queue.is_capturing) { return refuse_capturing("record"); }
+    if (Status status = refuse_stream("record", queue); !status.ok()) { return status; }
     calls_.charge(Call::Event, 0);
     push(queue, {});
-    Mark mark{.own = {{&queue, queue.queued_count}, kNever}, .after = {}};
-    if (timeline_ == HostTimeline::Clock) {
-        forget_passed(queue);
-        mark.after = queue.after;
-        if (!queue.is_held) { mark.own.pass_ns = now_ns_ + lag_ns_; }
-    }
-    return Event{events_.insert(std::move(mark))};
+    return Event{events_.insert(mark(queue))};
 }
 
 Result<bool> HostStreams::passed(Event event) {
@@ -50,8 +43,7 @@ Status HostStreams::wait(Stream stream, Event event) {
     const Mark* mark = find(event);
     if (mark == nullptr) { return no_such_event("wait"); }
     Queue& queue = queue_of(mark->own.point.queue->device, stream);
-    if (queue.is_destroyed) { return destroyed_stream("wait"); }
-    if (queue.is_capturing) { return refuse_capturing("wait"); }
+    if (Status status = refuse_stream("wait", queue); !status.ok()) { return status; }
     calls_.charge(Call::Wait, 0);
     push(queue, {.kernel = {}, .awaited = mark->own.point});
     if (timeline_ == HostTimeline::Clock && !has_passed(*mark)) {
@@ -77,8 +69,7 @@ void HostStreams::recycle(Event event) noexcept {
 
 Result<std::uint64_t> HostStreams::stream_id(int device, Stream stream) {
     const Queue& queue = queue_of(device, stream);
-    if (queue.is_destroyed) { return destroyed_stream("stream_id"); }
-    if (queue.is_capturing) { return refuse_capturing("stream_id"); }
+    if (Status status = refuse_stream("stream_id", queue); !status.ok()) { return status; }
     return queue.id;
 }
 
@@ -99,6 +90,21 @@ Status HostStreams::synchronize_device(int device) {
 
 void HostStreams::launch(int device, Stream stream, HostKernel kernel) {
     push(queue_of(device, stream), {.kernel = std::move(kernel), .awaited = {}});
+}
+
+Status HostStreams::submit(const char* name, int device, Stream stream, HostKernel kernel) {
+    Queue& queue = queue_of(device, stream);
+    if (Status status = refuse_stream(name, queue); !status.ok()) { return status; }
+    push(queue, {.kernel = std::move(kernel), .awaited = {}});
+    return Status();
+}
+
+Result<Event> HostStreams::submit_marked(const char* name, int device, Stream stream,
+                                         HostKernel kernel) {
+    if (Status status = submit(name, device, stream, std::move(kernel)); !status.ok()) {
+        return status;
+    }
+    return Event{events_.insert(mark(queue_of(device, stream)))};
 }
 
 std::size_t HostStreams::advance(int device, Stream stream, std::size_t count) {
@@ -190,6 +196,17 @@ void HostStreams::forget_passed(Queue& queue) {
     std::erase_if(queue.after, [this](const Moment& moment) { return has_passed(moment); });
 }
 
+// The point that the stream has reached with what is queued on it by now.
+HostStreams::Mark HostStreams::mark(Queue& queue) {
+    Mark mark{.own = {{&queue, queue.queued_count}, kNever}, .after = {}};
+    if (timeline_ == HostTimeline::Clock) {
+        forget_passed(queue);
+        mark.after = queue.after;
+        if (!queue.is_held) { mark.own.pass_ns = now_ns_ + lag_ns_; }
+    }
+    return mark;
+}
+
 void HostStreams::push(Queue& queue, Operation operation) {
     ++queue.queued_count;
     if (timeline_ == HostTimeline::Manual) {
@@ -223,6 +240,11 @@ void HostStreams::run_to(const Point& point) {
     while (queue.done_count < point.position) {
         if (!step(queue)) { run_to(queue.operations[queue.first].awaited); }
     }
+}
+
+Status HostStreams::refuse_stream(const char* name, const Queue& queue) {
+    if (queue.is_destroyed) { return destroyed_stream(name); }
+    return queue.is_capturing ? refuse_capturing(name) : Status();
 }
 
 Status HostStreams::refuse_capturing(const char* name) {

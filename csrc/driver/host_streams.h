@@ -37,6 +37,9 @@ public:
     Status synchronize_device(int device);
 
     void launch(int device, Stream stream, HostKernel kernel);
+    // As a driver call launches: refused where record() is. The event is behind the kernel.
+    Status submit(const char* name, int device, Stream stream, HostKernel kernel);
+    Result<Event> submit_marked(const char* name, int device, Stream stream, HostKernel kernel);
     std::size_t advance(int device, Stream stream, std::size_t count);
     void drain_all();
     std::size_t queued(int device, Stream stream) const;
@@ -99,6 +102,8 @@ private:
     bool has_passed(const Mark& mark) const;
     void follow(Queue& queue, const Moment& moment);
     void forget_passed(Queue& queue);
+    Status refuse_stream(const char* name, const Queue& queue);
+    Mark mark(Queue& queue);
     void push(Queue& queue, Operation operation);
     bool step(Queue& queue);
     void run_to(const Point& point);

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 MIB = 1 << 20
+MEMORY_CALLS = ("create", "map", "set_access", "unmap", "release", "malloc", "free")
 Report = dict[str, Any]
 
 
@@ -60,7 +61,7 @@ def _name(result: Report) -> str:
 
 def _replay_row(result: Report, peak_live_bytes: int) -> list[str]:
     calls = result["driver_calls"]
-    on_memory = sum(calls.values()) - calls["event"] - calls["wait"] - calls["synchronize"]
+    on_memory = sum(calls[name] for name in MEMORY_CALLS)
     is_whole = result["oom"] is None
     return [
         _name(result),

@@ -75,7 +75,7 @@ public:
     void events();
     void streams_have_names();
 
-private:
+protected:
     static constexpr Bytes kPages = 16;
 
     Address page(Bytes index) const { return base_ + index * page_bytes_; }

@@ -61,12 +61,14 @@ public:
     Status unreserve(Address address, Bytes bytes) override {
         return host_.unreserve(address, bytes);
     }
-    Result<Handle> create(int device, Bytes bytes) override { return host_.create(device, bytes); }
+    Result<Handle> create(int device, Bytes bytes, Reach reach) override {
+        return host_.create(device, bytes, reach);
+    }
     Status map(Address address, Bytes bytes, Handle handle) override {
         return host_.map(address, bytes, handle);
     }
-    Status set_access(int device, Address address, Bytes bytes) override {
-        return host_.set_access(device, address, bytes);
+    Status set_access(int device, Address address, Bytes bytes, Reach reach) override {
+        return host_.set_access(device, address, bytes, reach);
     }
     Status unmap(Address address, Bytes bytes) override { return host_.unmap(address, bytes); }
     Status release(int device, Handle handle, Bytes bytes) override {
@@ -92,6 +94,20 @@ public:
     Status wait(Stream stream, Event event) override { return host_.wait(stream, event); }
     Status synchronize(Event event) override { return host_.synchronize(event); }
     void recycle(Event event) noexcept override { host_.recycle(event); }
+    Status fill(int device, Stream stream, const std::vector<ByteRange>& ranges,
+                std::uint32_t pattern) override {
+        return host_.fill(device, stream, ranges, pattern);
+    }
+    Result<Check> check(int device, Stream stream, const std::vector<ByteRange>& ranges,
+                        std::uint32_t pattern) override {
+        return host_.check(device, stream, ranges, pattern);
+    }
+    Result<bool> checked(Check check, bool wait, std::vector<Finding>& findings) override {
+        return host_.checked(check, wait, findings);
+    }
+    std::string content_shortcoming(int device) override {
+        return host_.content_shortcoming(device);
+    }
     Result<std::uint64_t> stream_id(int device, Stream stream) override {
         return host_.stream_id(device, stream);
     }

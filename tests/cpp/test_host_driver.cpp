@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "content_conformance.h"
 #include "driver/driver_costs.h"
 #include "driver_conformance.h"
 
@@ -48,6 +49,7 @@ void check_conformance(const HostDriverConfig& config) {
         access.read_byte = [&](Address) { return int{shadow}; };
     }
     check_driver_conformance(access);
+    check_content_conformance(access);
     CHECK(driver.live_handles() == 0);
     CHECK(driver.held_bytes(access.device) == 0);
     CHECK(driver.outstanding_events() == 0);
@@ -239,6 +241,8 @@ TEST_CASE("host driver: every fallible call can be made to fail") {
         [&] { return driver.wait(stream(16), event); },
         [&] { return driver.passed(event).status(); },
         [&] { return driver.synchronize(event); },
+        [&] { return driver.fill(0, nullptr, {}, 0); },
+        [&] { return driver.check(0, nullptr, {}, 0).status(); },
         [&] { return driver.stream_id(0, nullptr).status(); },
         [&] { return driver.capturing(0, nullptr).status(); },
         [&] { return driver.synchronize_device(0); },
