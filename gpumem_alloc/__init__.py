@@ -6,6 +6,8 @@
 Importing it starts nothing and needs neither torch nor a GPU.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from gpumem_alloc import watch as _watch
 from gpumem_alloc._C import __version__
 from gpumem_alloc.control import (
@@ -20,6 +22,9 @@ from gpumem_alloc.door import allocator, enable, is_enabled
 from gpumem_alloc.errors import AllocatorError, OptionError, TooLateError
 from gpumem_alloc.options import Options, options
 from gpumem_alloc.sharing import exclusive_pages, share_exclusively
+
+if TYPE_CHECKING:
+    from gpumem_alloc import workers
 
 __all__ = [
     "AllocatorError",
@@ -39,6 +44,17 @@ __all__ = [
     "share_exclusively",
     "stats",
     "trim",
+    "workers",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `workers` at its first use: few programs need it, and it needs multiprocessing."""
+    if name == "workers":
+        import importlib
+
+        return importlib.import_module("gpumem_alloc.workers")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 _watch.note_who_starts_cuda()
