@@ -63,7 +63,7 @@ $(linters): $(ready)
 	$(python) -m pip install --quiet $$($(python) tools/bootstrap.py --list dev)
 	touch $@
 
-ours := $(shell find csrc tests -name '*.h' -o -name '*.cpp' | grep -v third_party)
+ours := $(shell find csrc tests -name '*.h' -o -name '*.cpp' -o -name '*.cu' | grep -v third_party)
 check: $(linters)
 	clang-format --dry-run --Werror $(ours)
 	$(python) -m ruff format --check .

@@ -4,7 +4,11 @@
 # the environment only the wheel is asked (a test of that path on a machine with a toolkit).
 set(toolkits)
 if(NOT "$ENV{GMA_CUDA_HEADER}" STREQUAL "wheel")
-    find_program(GMA_NVCC nvcc)
+    set(compiler "$ENV{CUDACXX}")
+    cmake_path(GET compiler PARENT_PATH compiler_folder)
+    find_program(GMA_NVCC nvcc
+                 HINTS "${compiler_folder}" "$ENV{CUDA_HOME}/bin" "$ENV{CUDA_PATH}/bin"
+                 PATHS /usr/local/cuda/bin /opt/cuda/bin)
     mark_as_advanced(GMA_NVCC)
     if(GMA_NVCC)
         file(REAL_PATH ${GMA_NVCC} nvcc_path)

@@ -1,6 +1,7 @@
 #include "bindings.h"
 
 #include "base/version.h"
+#include "kernels/images.h"
 
 namespace py = pybind11;
 
@@ -45,6 +46,7 @@ PYBIND11_MODULE(_C, module) {
     gma::status_error =
         PyErr_NewException("gpumem_alloc._C.StatusError", PyExc_RuntimeError, nullptr);
     module.attr("StatusError") = py::reinterpret_borrow<py::object>(gma::status_error);
+    module.def("has_cuda_kernels", &gma::has_cuda_kernels);
     gma::bind_options(module);
     gma::bind_allocator(module);
     gma::bind_events(module);

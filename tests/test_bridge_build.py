@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gpumem_alloc import _C
 from gpumem_alloc.bridge import build, cache, load, obtain, sources, stamps, status
 from gpumem_alloc.bridge.errors import BridgeError
 from gpumem_alloc.bridge.facts import TorchFacts
@@ -397,6 +398,8 @@ def test_status_names_as_missing_only_what_was_looked_for(
         bridge_command.show_status()
         return capsys.readouterr().out
 
+    kernels = "built in" if _C.has_cuda_kernels() else "built without nvcc"
+    assert kernels in printed(None)
     assert "not found" not in printed(None)
     assert "not installed" in printed(None)
     old = printed(replace(bench.facts, version="2.10.0+cu130"))

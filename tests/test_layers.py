@@ -7,7 +7,7 @@ from pathlib import Path
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 # Lowest first. bindings.cpp and the doors stand on all of them.
-LAYERS = ("base", "driver", "core", "replay", "torch")
+LAYERS = ("base", "kernels", "driver", "core", "replay", "torch")
 # The bridge is compiled apart, against what is installed: with these of ours and no others.
 BRIDGE = "torch/bridge"
 BRIDGE_USES = re.compile(
@@ -17,7 +17,8 @@ CUDA_HEADERS = re.compile(r"^(cuda|cuda_runtime|cuda_runtime_api|cudaTypedefs)\.
 
 
 def sources(root: Path) -> list[Path]:
-    return sorted(path for path in (root / "csrc").rglob("*") if path.suffix in {".h", ".cpp"})
+    suffixes = {".h", ".cpp", ".cu"}
+    return sorted(path for path in (root / "csrc").rglob("*") if path.suffix in suffixes)
 
 
 def is_bridge(root: Path, path: Path) -> bool:

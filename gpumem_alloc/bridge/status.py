@@ -30,6 +30,7 @@ def collect(found: TorchFacts | None) -> dict[str, Any]:
     """Return everything as plain values; `fixes` holds what to do, empty if nothing is missing."""
     report: dict[str, Any] = {
         "version": _C.__version__,
+        "cuda_kernels": _C.has_cuda_kernels(),
         "python": sysconfig.get_config_var("SOABI"),
         "torch": found.version if found else None,
         "cuda": found.cuda if found else None,

@@ -62,6 +62,7 @@ def _print(console: Console, report: dict[str, Any]) -> None:
 
     sources = f", sources {report['source_id']}" if report["source_id"] else ""
     line("gpumem_alloc", f"{report['version']}{sources}")
+    line("CUDA kernels", "built in" if report["cuda_kernels"] else "none (built without nvcc)")
     cuda = f", CUDA {report['cuda'] or 'not in it'}" if report["torch"] else ""
     line("torch", f"{report['torch'] or 'not installed'}{cuda}")
     if report["source_id"]:  # else nothing was looked for
