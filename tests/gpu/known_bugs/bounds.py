@@ -8,14 +8,14 @@ from tests.gpu.known_bugs.kernels import Kernels
 from tests.gpu.known_bugs.table import Result, case
 
 SOURCE = r"""
-extern "C" __global__ void twice(float* out, const float* in, int n) {
+extern "C" __global__ void count_up(float* out, float first, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
 #if WRONG
     if (i <= n) {
 #else
     if (i < n) {
 #endif
-        out[i] = 2 * in[i];
+        out[i] = first + i;
     }
 }
 
@@ -27,20 +27,16 @@ extern "C" __global__ void fill(float* out, float value, int n) {
     out[i] = value;
 }
 
-extern "C" __global__ void twice_by_four(float* out, const float* in, int n) {
+extern "C" __global__ void fill_by_four(float* out, float value, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
 #if WRONG
     const int fours = (n + 3) / 4;
 #else
     const int fours = n / 4;
     const int rest = 4 * fours + i;
-    if (rest < n) { out[rest] = 2 * in[rest]; }
+    if (rest < n) { out[rest] = value; }
 #endif
-    if (i < fours) {
-        float4 four = reinterpret_cast<const float4*>(in)[i];
-        four.x *= 2; four.y *= 2; four.z *= 2; four.w *= 2;
-        reinterpret_cast<float4*>(out)[i] = four;
-    }
+    if (i < fours) { reinterpret_cast<float4*>(out)[i] = {value, value, value, value}; }
 }
 
 extern "C" __global__ void part_sums(float* sums, const float* in, int part, int n) {
@@ -61,10 +57,9 @@ FLOATS = 4096
     packed="always",
 )
 def less_or_equal(torch: Any, kernels: Kernels, wrong: bool) -> Result:
-    x = torch.arange(FLOATS, dtype=torch.float32).cuda()
-    out = torch.zeros_like(x)
-    kernels.launch("twice", FLOATS // 256 + 1, 256, out, x, FLOATS)
-    return Result(out.cpu(), 2 * torch.arange(FLOATS, dtype=torch.float32))
+    out = torch.zeros(FLOATS).cuda()
+    kernels.launch("count_up", FLOATS // 256 + 1, 256, out, 1.0, FLOATS)
+    return Result(out.cpu(), 1 + torch.arange(FLOATS, dtype=torch.float32))
 
 
 # The grid's last threads write what the allocator rounds the size up to; no guard is that near.
@@ -80,7 +75,6 @@ def no_bound_check(torch: Any, kernels: Kernels, wrong: bool) -> Result:
     return Result(out.cpu(), torch.full((count,), 7.0))
 
 
-# If it only copied, it would copy one tensor's pattern onto the other's, and nothing would change.
 @case(
     mistake="a kernel that takes four floats at a time writes four at a tail of two",
     signal="violation",
@@ -88,10 +82,9 @@ def no_bound_check(torch: Any, kernels: Kernels, wrong: bool) -> Result:
 )
 def vector_tail(torch: Any, kernels: Kernels, wrong: bool) -> Result:
     count = FLOATS - 2
-    x = torch.arange(count, dtype=torch.float32).cuda()
-    out = torch.zeros_like(x)
-    kernels.launch("twice_by_four", FLOATS // 4 // 256, 256, out, x, count)
-    return Result(out.cpu(), 2 * torch.arange(count, dtype=torch.float32))
+    out = torch.zeros(count).cuda()
+    kernels.launch("fill_by_four", FLOATS // 4 // 256, 256, out, 7.0, count)
+    return Result(out.cpu(), torch.full((count,), 7.0))
 
 
 @case(

@@ -20,7 +20,7 @@ extern "C" __global__ void copy_rows(float* out, int out_pitch, const float* in,
 #endif
 }
 
-extern "C" __global__ void add_one(float* out, int rows, int columns) {
+extern "C" __global__ void number_rows(float* out, int rows, int columns) {
     const int column = blockIdx.x * blockDim.x + threadIdx.x;
     const int row = blockIdx.y * blockDim.y + threadIdx.y;
 #if WRONG
@@ -28,7 +28,7 @@ extern "C" __global__ void add_one(float* out, int rows, int columns) {
 #else
     if (row < rows && column < columns) {
 #endif
-        out[row * columns + column] += 1;
+        out[row * columns + column] = row;
     }
 }
 
@@ -73,8 +73,8 @@ def wrong_leading_dimension(torch: Any, kernels: Kernels, wrong: bool) -> Result
 def swapped_rows_and_columns(torch: Any, kernels: Kernels, wrong: bool) -> Result:
     rows, columns = 64, 256
     out = torch.zeros(rows, columns).cuda()
-    kernels.launch("add_one", (columns // 16, columns // 16), (16, 16), out, rows, columns)
-    return Result(out.cpu(), torch.ones(rows, columns))
+    kernels.launch("number_rows", (columns // 16, columns // 16), (16, 16), out, rows, columns)
+    return Result(out.cpu(), torch.arange(rows).float()[:, None].expand(rows, columns))
 
 
 @case(
