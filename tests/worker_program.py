@@ -7,7 +7,6 @@ Each thing is done inside no_sharing() and, where that is quick, without it.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import os
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from gpumem_alloc import workers
 from gpumem_alloc.workers import mode, pipes
@@ -30,6 +29,10 @@ from gpumem_alloc.workers import mode, pipes
 ITEMS, BATCH, NUMBERS = 12, 2, 1000
 LARGE = 1 << 22  # numbers of a message that no pipe holds
 Found = dict[str, Any]
+
+
+class Kind(torch.Tensor):  # type: ignore[misc]
+    """A subclass that can be pickled."""
 
 
 def shared_mappings() -> int:
@@ -83,10 +86,18 @@ def growth(batches: list[Any]) -> int:
     return max(max(each) - each[0] for each in held.values())
 
 
-def load(method: str, **options: Any) -> Found:
-    return epoch(
-        DataLoader(Numbers(), BATCH, num_workers=1, multiprocessing_context=method, **options)
-    )
+_kept: list[Any] = []
+
+
+def collate(items: list[Any]) -> Any:
+    """Make a batch as usual; the worker keeps it, so that what it is in can be seen."""
+    _kept.append(default_collate(items))
+    return _kept[-1]
+
+
+def loader(method: str, **options: Any) -> Any:
+    options = {"num_workers": 1, "multiprocessing_context": method} | options
+    return DataLoader(Numbers(), BATCH, collate_fn=collate, **options)
 
 
 def answer(tensor: Any) -> tuple[Any, bool, int]:
@@ -158,27 +169,26 @@ def all_of(method: str) -> Found:
         forkserver.ensure_running()
     resource_tracker.ensure_running()
     with workers.no_sharing():
-        found = {"by_value": load(method), "exchanges": exchanges(method)}
-    found["shared"] = load(method)
+        found = {"by_value": epoch(loader(method)), "exchanges": exchanges(method)}
+    found["shared"] = epoch(loader(method))
     if method == "fork":
-        found["others"] = loaders_of_other_kinds()
-        found["killed"] = killed()
+        found["others"] = others()
     return found
 
 
-def loaders_of_other_kinds() -> dict[str, Found]:
+def others() -> Found:
     options: Found = {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 4}
     with workers.no_sharing():
-        loader: Any = DataLoader(Numbers(), BATCH, **options)
-        found = {"persistent": epoch(loader)}
-    found["persistent_after"] = epoch(loader)
-    loader = None
+        lasting = loader("fork", **options)
+        found: Found = {"persistent": epoch(lasting)}
+    found["persistent_after"] = epoch(lasting)
+    del lasting
     torch.multiprocessing.set_sharing_strategy("file_system")
     with workers.no_sharing():
-        found["file_system"] = load("fork")
-    found["file_system_shared"] = load("fork")
+        found["file_system"] = epoch(loader("fork"))
+    found["file_system_shared"] = epoch(loader("fork"))
     torch.multiprocessing.set_sharing_strategy("file_descriptor")
-    return found
+    return found | killed()
 
 
 class Killed(Dataset[Any]):  # type: ignore[misc]
@@ -197,21 +207,17 @@ class Killed(Dataset[Any]):  # type: ignore[misc]
 def iterate_killed() -> str:
     """Iterate in a thread that no signal wakes; return the error, empty if it hangs."""
     errors: list[str] = []
-    dead = threading.Event()
 
     def iterate() -> None:
         try:
-            iterator = iter(DataLoader(Killed(), 1, num_workers=1))
-            dead.wait()
+            iterator: Any = iter(DataLoader(Killed(), 1, num_workers=1))
+            iterator._workers[0].join()
             next(iterator)
         except BaseException as error:
             errors.append(str(error))
 
     thread = threading.Thread(target=iterate, daemon=True)
-    with contextlib.suppress(RuntimeError):  # torch's own signal handler, in the main thread
-        thread.start()
-        time.sleep(5)
-    dead.set()
+    thread.start()
     thread.join(10)
     return errors[0] if errors else ""
 
