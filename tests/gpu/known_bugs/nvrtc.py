@@ -87,6 +87,8 @@ class CardModule:
         self._check(
             self._driver.cuModuleGetFunction(ctypes.byref(function), self._module, name.encode())
         )
+        if hasattr(self._driver, "cuFuncLoad"):  # before CUDA 12.4 the first launch loads it
+            self._check(self._driver.cuFuncLoad(function))
         return function
 
     def _check(self, result: int) -> None:
