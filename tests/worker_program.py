@@ -24,7 +24,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from gpumem_alloc import workers
-from gpumem_alloc.workers import mode, pipes
+from gpumem_alloc.workers import pipes
 
 ITEMS, BATCH, NUMBERS = 12, 2, 1000
 LARGE = 1 << 22  # numbers of a message that no pipe holds
@@ -252,7 +252,7 @@ def killed() -> Found:
     pipes.STALL_SECONDS = 0.2
     with workers.no_sharing():
         found: Found = {"iterated": iterate_killed(), "pin_loop_ends": pin_loop_ends()}
-    mode.pipes.give_up_when = lambda *_: None  # type: ignore[attr-defined]
+    pipes.give_up_when = lambda *_: None
     with workers.no_sharing():
         found["pin_loop_ends_unwatched"] = pin_loop_ends()
     return found

@@ -20,7 +20,7 @@ from typing import Any
 LARGE_BYTES = 1 << 16  # a pipe's size on Linux; what is larger fills it
 WIDE_BYTES = 1 << 20  # the most that a user may ask for by default
 STALL_SECONDS = 2.0
-_SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which fcntl has by name from Python 3.10.? on Linux only
+_SET_PIPE_SIZE = fcntl.F_SETPIPE_SZ
 _WIDE = "_gpumem_alloc_is_wide"
 
 _receive_plainly = Connection._recv  # type: ignore[attr-defined]
@@ -45,6 +45,7 @@ def send(connection: Any, data: Any, write: Callable[[int, Any], int] = os.write
 
 def give_up_when(connection: Any, is_hopeless: Callable[[], bool]) -> None:
     """Let reads of this end raise queue.Empty if nothing comes for a while and it is hopeless."""
+    connection = getattr(connection, "conn", connection)  # torch wraps some of them
     connection._recv = partial(receive, connection, read=partial(_read_or_give_up, is_hopeless))
 
 
