@@ -67,6 +67,8 @@ def epoch(loader: Any) -> Found:
     held = [shared_mappings(), descriptors()]
     batches = list(loader)
     gc.collect()
+    if not loader.persistent_workers:
+        wait_for_queues()
     return {
         "mappings": shared_mappings() - held[0],
         "descriptors": descriptors() - held[1],
@@ -76,6 +78,13 @@ def epoch(loader: Any) -> Found:
         "files": files_of([os.getpid(), *{int(batch[1][0]) for batch in batches}]),
         "values": [batch[0].mean(1).tolist() for batch in batches],
     }
+
+
+def wait_for_queues() -> None:
+    """A queue's thread closes its pipe when it ends."""
+    for thread in threading.enumerate():
+        if thread.name == "QueueFeederThread":
+            thread.join(10)
 
 
 def growth(batches: list[Any]) -> int:
