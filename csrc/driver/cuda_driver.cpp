@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "driver/cuda_driver_contents.h"
 #include "driver/cuda_driver_contexts.h"
 #include "driver/cuda_driver_devices.h"
 #include "driver/cuda_driver_entry_points.h"
@@ -49,6 +50,7 @@ public:
         : api_(api),
           contexts_(api_, device_count),
           events_(contexts_),
+          contents_(contexts_, events_),
           devices_(static_cast<std::size_t>(device_count)) {}
 
     Status describe_devices() {
@@ -80,16 +82,18 @@ public:
     Status wait(Stream stream, Event event) override;
     Status synchronize(Event event) override;
     void recycle(Event event) noexcept override { events_.give_back(CudaEvents::entry_of(event)); }
-    Status fill(int, Stream, const std::vector<ByteRange>&, std::uint32_t) override {
-        return Status(Code::NotSupported, "fill is not there yet");
+    Status fill(int device, Stream stream, const std::vector<ByteRange>& ranges,
+                std::uint32_t pattern) override {
+        return contents_.fill(device, cuda_stream(stream), ranges, pattern);
     }
-    Result<Check> check(int, Stream, const std::vector<ByteRange>&, std::uint32_t) override {
-        return Status(Code::NotSupported, "check is not there yet");
+    Result<Check> check(int device, Stream stream, const std::vector<ByteRange>& ranges,
+                        std::uint32_t pattern) override {
+        return contents_.check(device, cuda_stream(stream), ranges, pattern);
     }
-    Result<bool> checked(Check, bool, std::vector<Finding>&) override {
-        return Status(Code::NotSupported, "check is not there yet");
+    Result<bool> checked(Check check, bool wait, std::vector<Finding>& findings) override {
+        return contents_.checked(check, wait, findings);
     }
-    std::string content_shortcoming(int) override { return "nothing is filled or checked"; }
+    std::string content_shortcoming(int device) override { return contents_.shortcoming(device); }
     Result<std::uint64_t> stream_id(int device, Stream stream) override;
     Result<bool> capturing(int device, Stream stream) override;
     Status synchronize_device(int device) override;
@@ -108,12 +112,14 @@ private:
         return result == CUDA_SUCCESS ? Status() : cuda_failure(api_, result, text());
     }
 
-    CUresult create_handle(int device, Bytes bytes, CUmemGenericAllocationHandle* handle);
+    CUresult create_handle(int device, Bytes bytes, Reach reach,
+                           CUmemGenericAllocationHandle* handle);
     int device_of(Address address);
 
     const CudaEntryPoints api_;
     CudaContexts contexts_;
     CudaEvents events_;
+    CudaContents contents_;
     std::deque<CudaDevice> devices_;
     // map(), unmap() and unreserve() are told no device; the reservation knows it.
     std::mutex mutex_;
@@ -161,10 +167,10 @@ Status CudaDriver::unreserve(Address address, Bytes bytes) {
     return status;
 }
 
-Result<Handle> CudaDriver::create(int device, Bytes bytes, Reach) {
+Result<Handle> CudaDriver::create(int device, Bytes bytes, Reach reach) {
     CUmemGenericAllocationHandle handle = 0;
     Status status = call(
-        device, [&] { return create_handle(device, bytes, &handle); },
+        device, [&] { return create_handle(device, bytes, reach, &handle); },
         [&] { return call_text("cuMemCreate", bytes, device); });
     if (!status.ok()) { return status; }
     return Handle{handle};
@@ -172,10 +178,11 @@ Result<Handle> CudaDriver::create(int device, Bytes bytes, Reach) {
 
 // Some containers and virtual machines have no exportable or no RDMA memory although the
 // attributes say so. Refused once, it is not asked for again.
-CUresult CudaDriver::create_handle(int device, Bytes bytes, CUmemGenericAllocationHandle* handle) {
+CUresult CudaDriver::create_handle(int device, Bytes bytes, Reach reach,
+                                   CUmemGenericAllocationHandle* handle) {
     CudaDevice& description = of(device);
     for (;;) {
-        const CUmemAllocationProp wanted = allocation_properties(device, description);
+        const CUmemAllocationProp wanted = allocation_properties(device, description, reach);
         const CUresult result = api_.cuMemCreate(handle, bytes, &wanted, 0);
         const bool is_plain = wanted.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE &&
                               wanted.allocFlags.gpuDirectRDMACapable == 0;
@@ -195,12 +202,13 @@ Status CudaDriver::map(Address address, Bytes bytes, Handle handle) {
         [&] { return call_text("cuMemMap", bytes, device); });
 }
 
-Status CudaDriver::set_access(int device, Address address, Bytes bytes, Reach) {
+Status CudaDriver::set_access(int device, Address address, Bytes bytes, Reach reach) {
     return call(
         device,
         [&] {
             const std::vector<CUmemAccessDesc>& access = of(device).access;
-            return api_.cuMemSetAccess(address, bytes, access.data(), access.size());
+            return api_.cuMemSetAccess(address, bytes, access.data(),
+                                       reach == Reach::Private ? 1 : access.size());
         },
         [&] { return call_text("cuMemSetAccess", bytes, device); });
 }

@@ -46,7 +46,7 @@ Status describe_device(const CudaEntryPoints& api, int device, int device_count,
         has(api, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device);
     description.wants_rdma =
         has(api, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device);
-    const CUmemAllocationProp wanted = allocation_properties(device, description);
+    const CUmemAllocationProp wanted = allocation_properties(device, description, Reach::Shared);
     std::size_t page_bytes = 0;
     if (const CUresult result = api.cuMemGetAllocationGranularity(&page_bytes, &wanted,
                                                                   CU_MEM_ALLOC_GRANULARITY_MINIMUM);
@@ -57,11 +57,12 @@ Status describe_device(const CudaEntryPoints& api, int device, int device_count,
     return Status();
 }
 
-CUmemAllocationProp allocation_properties(int device, const CudaDevice& description) {
+CUmemAllocationProp allocation_properties(int device, const CudaDevice& description, Reach reach) {
     CUmemAllocationProp wanted{};
     wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     wanted.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     wanted.location.id = device;
+    if (reach == Reach::Private) { return wanted; }
     if (description.wants_file_handles) {
         wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     }

@@ -15,7 +15,7 @@ namespace gma {
 
 struct CudaDevice {
     DeviceProperties properties;
-    std::vector<CUmemAccessDesc> access;  // itself and every peer that can reach its memory
+    std::vector<CUmemAccessDesc> access;  // itself first, and every peer that can reach its memory
     // What cuMemCreate() is asked for beyond plain memory; given up at the first refusal.
     std::atomic<bool> wants_file_handles{false};  // exportable to another process
     std::atomic<bool> wants_rdma{false};          // reachable by a network card
@@ -26,6 +26,6 @@ Status describe_device(const CudaEntryPoints& api, int device, int device_count,
                        CudaDevice& description);
 
 // What cuMemCreate() is asked for on this device.
-CUmemAllocationProp allocation_properties(int device, const CudaDevice& description);
+CUmemAllocationProp allocation_properties(int device, const CudaDevice& description, Reach reach);
 
 }  // namespace gma

@@ -28,6 +28,11 @@ namespace gma {
     X(cuMemGetInfo, 3020)                    \
     X(cuMemAlloc, 3020)                      \
     X(cuMemFree, 3020)                       \
+    X(cuMemHostAlloc, 2020)                  \
+    X(cuMemFreeHost, 2000)                   \
+    X(cuMemcpyDtoHAsync, 3020)               \
+    X(cuMemsetD8Async, 3020)                 \
+    X(cuMemsetD32Async, 3020)                \
     X(cuMemGetAllocationGranularity, 10020)  \
     X(cuMemAddressReserve, 10020)            \
     X(cuMemAddressFree, 10020)               \
@@ -38,6 +43,10 @@ namespace gma {
     X(cuMemSetAccess, 10020)                 \
     X(cuMemExportToShareableHandle, 10020)   \
     X(cuMemImportFromShareableHandle, 10020) \
+    X(cuModuleLoadData, 2000)                \
+    X(cuModuleUnload, 2000)                  \
+    X(cuModuleGetFunction, 2000)             \
+    X(cuLaunchKernel, 4000)                  \
     X(cuEventCreate, 2000)                   \
     X(cuEventDestroy, 4000)                  \
     X(cuEventRecord, 2000)                   \

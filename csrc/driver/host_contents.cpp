@@ -1,71 +1,15 @@
 #include "driver/host_contents.h"
 
-#include <algorithm>
-#include <cstring>
-#include <optional>
 #include <string>
 #include <utility>
+
+#include "driver/pattern_bytes.h"
 
 namespace gma {
 namespace {
 
-constexpr Bytes kWordBytes = sizeof(std::uint32_t);
-
 unsigned char* bytes_at(Address address) {
     return reinterpret_cast<unsigned char*>(address);  // NOLINT(performance-no-int-to-ptr)
-}
-
-unsigned char pattern_byte(std::uint32_t pattern, Address address) {
-    return static_cast<unsigned char>(pattern >> (address % 4 * 8));
-}
-
-Status check_ranges(const char* name, const std::vector<ByteRange>& ranges) {
-    const bool is_ordered = std::all_of(ranges.begin(), ranges.end(), [](const ByteRange& range) {
-        return range.begin <= range.end;
-    });
-    if (is_ordered) { return Status(); }
-    return Status(Code::DriverFailed, std::string(name) + " failed: a range ends before it begins",
-                  kCudaInvalidValue);
-}
-
-// The whole words of the pattern within a range, empty where there are none.
-ByteRange words_in(const ByteRange& range) {
-    const Address begin = std::min(round_up(range.begin, kWordBytes), range.end);
-    return {begin, std::max(begin, range.end / kWordBytes * kWordBytes)};
-}
-
-void write(const ByteRange& range, std::uint32_t pattern) {
-    const ByteRange words = words_in(range);
-    for (Address at = range.begin; at < words.begin; ++at) {
-        *bytes_at(at) = pattern_byte(pattern, at);
-    }
-    std::fill_n(reinterpret_cast<std::uint32_t*>(bytes_at(words.begin)),
-                (words.end - words.begin) / kWordBytes, pattern);
-    for (Address at = words.end; at < range.end; ++at) {
-        *bytes_at(at) = pattern_byte(pattern, at);
-    }
-}
-
-std::optional<Finding> look_at(std::size_t index, const ByteRange& range, std::uint32_t pattern) {
-    Finding finding{.range = index};
-    for (Address address = range.begin; address < range.end;) {
-        std::uint32_t word = ~pattern;
-        if (address % kWordBytes == 0 && range.end - address >= kWordBytes) {
-            std::memcpy(&word, bytes_at(address), kWordBytes);
-        }
-        if (word == pattern) {
-            address += kWordBytes;
-            continue;
-        }
-        if (*bytes_at(address) != pattern_byte(pattern, address) && finding.bad_bytes++ == 0) {
-            finding.first_bad = address;
-        }
-        ++address;
-    }
-    if (finding.bad_bytes == 0) { return std::nullopt; }
-    const Address shown_end = std::min(range.end, finding.first_bad + finding.found.size());
-    std::copy(bytes_at(finding.first_bad), bytes_at(shown_end), finding.found.begin());
-    return finding;
 }
 
 }  // namespace
@@ -77,7 +21,7 @@ Status HostContents::fill(int device, Stream stream, const std::vector<ByteRange
         streams_.submit("fill", device, stream, [this, device, stream, ranges, pattern] {
             for (const ByteRange& range : ranges) {
                 const ByteRange part = reachable(device, stream, range, true);
-                if (memory_.has_contents()) { write(part, pattern); }
+                if (memory_.has_contents()) { write_pattern(bytes_at(part.begin), part, pattern); }
             }
         });
     if (status.ok()) { calls_.charge(Call::Fill, 0); }
@@ -94,7 +38,7 @@ Result<Check> HostContents::check(int device, Stream stream, const std::vector<B
                 const ByteRange part = reachable(device, stream, ranges[index], false);
                 outcome->is_illegal |= part.end < ranges[index].end;
                 if (!memory_.has_contents()) { continue; }
-                if (const auto finding = look_at(index, part, pattern)) {
+                if (const auto finding = find_other(bytes_at(part.begin), index, part, pattern)) {
                     outcome->findings.push_back(*finding);
                 }
             }

@@ -13,7 +13,8 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 _FLAGS = ["-std=c++20", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
 _LAST_HEADER = "crt/host_defines.h"  # a wheel of its own: whoever has it has cuda.h too
-_STATE = ["settings.cpp", "calls.cpp", "memory.cpp", "timeline.cpp", "control.cpp"]
+_CSRC = _HERE.parent.parent / "csrc"  # for what our kernels' parameters look like
+_STATE = ["settings.cpp", "calls.cpp", "memory.cpp", "timeline.cpp", "kernels.cpp", "control.cpp"]
 _RUNTIME = ["runtime_memory.cpp", "runtime_streams.cpp", "runtime_sharing.cpp"]
 
 
@@ -54,6 +55,7 @@ def build(cache: Path | None = None) -> Rig:
     Raises subprocess.CalledProcessError, with the compiler's text on stderr, if it fails.
     """
     sources = sorted(_HERE.glob("*.cpp")) + sorted(_HERE.glob("*.h")) + [Path(__file__)]
+    sources += sorted((_CSRC / "kernels").glob("*.h"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
     root = cache or Path(tempfile.gettempdir()) / f"gpumem_alloc-rig-{os.getuid()}"
     folder = root / digest
@@ -71,18 +73,19 @@ def build(cache: Path | None = None) -> Rig:
 
 def _build_into(folder: Path) -> None:
     folder.mkdir()
-    include = [f"-I{path}" for path in cuda_include()]
+    include = [f"-I{path}" for path in [*cuda_include(), _CSRC]]
     state = [str(_HERE / name) for name in _STATE + _RUNTIME]
     command = ["g++", *_FLAGS, *include]
     subprocess.run(
         [*command, *state, "-Wl,-soname,librig.so", "-o", str(folder / "librig.so"), "-ldl"],
         check=True,
     )
-    for source, name in [("driver.cpp", "libcuda.so.1"), ("nvml.cpp", "libnvidia-ml.so.1")]:
+    driver = ["driver.cpp", "driver_work.cpp"]
+    for sources, name in [(driver, "libcuda.so.1"), (["nvml.cpp"], "libnvidia-ml.so.1")]:
         subprocess.run(
             [
                 *command,
-                str(_HERE / source),
+                *[str(_HERE / source) for source in sources],
                 f"-Wl,-soname,{name}",
                 "-Wl,-rpath,$ORIGIN",
                 "-o",

@@ -1,5 +1,6 @@
 #include "rig.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -36,6 +37,8 @@ Calls::Calls() {
     }
 }
 
+std::atomic<bool> context_lost{false};
+
 Calls& calls() {
     static Calls* const kCalls = new Calls();  // used until the last thread ends
     return *kCalls;
@@ -50,11 +53,15 @@ std::string plain(std::string name) {
 
 }  // namespace
 
+void lose_context() { context_lost = true; }
+bool is_context_lost() { return context_lost; }
+
 CUresult count_call(const char* versioned_name) {
     const std::string name = plain(versioned_name);
     Calls& all = calls();
     const std::lock_guard<std::mutex> lock(all.mutex);
     ++all.counts[name];
+    if (is_context_lost()) { return CUDA_ERROR_ILLEGAL_ADDRESS; }
     const auto found = all.faults.find(name);
     if (found == all.faults.end()) { return CUDA_SUCCESS; }
     Fault& fault = found->second;

@@ -7,9 +7,7 @@
 #include <cstring>
 #include <string>
 
-// Every entry point counts itself first and returns the fault that a test asked for.
-#define RIG_COUNT() \
-    if (const CUresult fault = rig::count_call(__func__); fault != CUDA_SUCCESS) { return fault; }
+#include "driver_face.h"
 
 namespace {
 
@@ -19,11 +17,6 @@ CUcontext context_of(int device) { return reinterpret_cast<CUcontext>(std::intpt
 int device_of(CUcontext context) {
     return static_cast<int>(reinterpret_cast<std::intptr_t>(context)) - 1;
 }
-template <class T>
-std::uintptr_t number(T* handle) {
-    return reinterpret_cast<std::uintptr_t>(handle);
-}
-
 bool valid(int device) { return device >= 0 && device < rig::settings().device_count; }
 
 // Calls that a capture in global mode forbids (CUDA's guide: "Prohibited and unhandled
@@ -133,7 +126,8 @@ RIG_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, std::size_t bytes) {
 RIG_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes,
                                 const CUmemAllocationProp* properties, unsigned long long) {
     RIG_COUNT();
-    return rig::create(properties->location.id, bytes, handle);
+    const bool exportable = properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
+    return rig::create(properties->location.id, bytes, exportable, handle);
 }
 RIG_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     RIG_COUNT();
@@ -285,6 +279,9 @@ RIG_EXPORT CUresult cuGetErrorName(CUresult result, const char** name) {
             break;
         case CUDA_ERROR_OUT_OF_MEMORY:
             *name = "CUDA_ERROR_OUT_OF_MEMORY";
+            break;
+        case CUDA_ERROR_ILLEGAL_ADDRESS:
+            *name = "CUDA_ERROR_ILLEGAL_ADDRESS";
             break;
         case CUDA_ERROR_NOT_READY:
             *name = "CUDA_ERROR_NOT_READY";

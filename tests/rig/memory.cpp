@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
@@ -21,12 +22,14 @@ struct Physical {
     std::size_t bytes;
     int file = -1;  // another process's card, for an imported piece; it is not in our account
     bool exported = false;  // others may map it: its bytes stay, as nobody tells us when they end
+    bool exportable = true;
     int mappings = 0;
     bool released = false;
 };
 struct Mapping {
     std::size_t bytes;
     CUmemGenericAllocationHandle handle;
+    unsigned long long reached_by = 0;  // one bit a device
 };
 struct Allocation {
     CUmemGenericAllocationHandle handle;
@@ -113,7 +116,8 @@ std::vector<CUdeviceptr> tiles_locked(const Memory& all, CUdeviceptr address, st
 
 }  // namespace
 
-CUresult create(int device, std::size_t bytes, CUmemGenericAllocationHandle* handle) {
+CUresult create(int device, std::size_t bytes, bool exportable,
+                CUmemGenericAllocationHandle* handle) {
     Memory& all = memory();
     const std::lock_guard<std::mutex> lock(all.mutex);
     if (device < 0 || device >= settings().device_count) { return CUDA_ERROR_INVALID_DEVICE; }
@@ -124,7 +128,9 @@ CUresult create(int device, std::size_t bytes, CUmemGenericAllocationHandle* han
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *handle = all.next_handle++;
-    all.physical[*handle] = {device, card.end, bytes};
+    Physical piece{device, card.end, bytes};
+    piece.exportable = exportable;
+    all.physical[*handle] = piece;
     card.end += bytes;
     card.used += bytes;
     return CUDA_SUCCESS;
@@ -146,6 +152,7 @@ CUresult export_piece(CUmemGenericAllocationHandle handle, int* descriptor) {
     const auto found = all.physical.find(handle);
     if (found == all.physical.end()) { return CUDA_ERROR_INVALID_VALUE; }
     Physical& piece = found->second;
+    if (!piece.exportable) { return CUDA_ERROR_INVALID_VALUE; }
     piece.exported = true;
     const int own_file = all.cards[static_cast<std::size_t>(piece.device)].file;
     const std::string path =
@@ -245,6 +252,7 @@ CUresult set_access(CUdeviceptr address, std::size_t bytes, int device, bool wri
     const std::vector<CUdeviceptr> tiles = tiles_locked(all, address, bytes);
     if (tiles.empty()) { return CUDA_ERROR_INVALID_VALUE; }
     for (const CUdeviceptr tile : tiles) {
+        all.mappings[tile].reached_by |= 1ULL << device;
         const Physical& piece = all.physical[all.mappings[tile].handle];
         if (piece.device != device) { continue; }  // a peer: the CPU has one view of all cards
         mprotect(pointer(tile), piece.bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ);
@@ -252,16 +260,42 @@ CUresult set_access(CUdeviceptr address, std::size_t bytes, int device, bool wri
     return CUDA_SUCCESS;
 }
 
+bool reachable(int device, CUdeviceptr address, std::size_t bytes) {
+    Memory& all = memory();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    const CUdeviceptr end = address + bytes;
+    // The first reservation that ends behind the address.
+    auto reserved = all.reservations.upper_bound(address);
+    if (reserved != all.reservations.begin()) {
+        const auto before = std::prev(reserved);
+        if (before->first + before->second > address) { reserved = before; }
+    }
+    if (reserved == all.reservations.end() || reserved->first >= end) { return true; }
+    for (CUdeviceptr at = address; at < end;) {
+        auto next = all.mappings.upper_bound(at);
+        if (next == all.mappings.begin()) { return false; }
+        const auto& [begin, mapping] = *std::prev(next);
+        if (at - begin >= mapping.bytes || (mapping.reached_by >> device & 1) == 0) {
+            return false;
+        }
+        at = begin + mapping.bytes;
+    }
+    return true;
+}
+
 CUresult allocate(int device, std::size_t bytes, CUdeviceptr* address) {
     if (bytes == 0) { return CUDA_ERROR_INVALID_VALUE; }
     const std::size_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
     CUmemGenericAllocationHandle handle = 0;
-    CUresult result = create(device, rounded, &handle);
+    CUresult result = create(device, rounded, true, &handle);
     if (result != CUDA_SUCCESS) { return result; }
     result = reserve(rounded, kPageBytes, address);
     if (result == CUDA_SUCCESS) {
         result = map(*address, rounded, handle);
         set_access(*address, rounded, device, true);
+        for (int peer = 0; peer < settings().device_count; ++peer) {
+            set_access(*address, rounded, peer, true);
+        }
     }
     release(handle);  // the mapping keeps it
     if (result != CUDA_SUCCESS) { return result; }

@@ -3,7 +3,8 @@
 //
 // What is real: device memory (a memfd a card, mapped where the driver would map it, so that an
 // early reuse shows as wrong data and a stale address as a fault), capacity, the legality of the
-// mapping calls, and the order of streams. What is not: kernels do nothing.
+// mapping calls, the order of streams, and the kernels of csrc/kernels. What is not: all other
+// kernels do nothing.
 //
 // librig.so (LD_PRELOAD) holds the state and the runtime's functions; libcuda.so.1 and
 // libnvidia-ml.so.1 (LD_LIBRARY_PATH) are thin faces on the same state.
@@ -13,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #define RIG_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -32,19 +34,27 @@ int device_attribute(int attribute);
 // --- calls.cpp: every call is counted by name and can be made to fail -------------------------
 // RIG_FAIL="cuMemMap=801,cuMemCreate=2": these calls return that CUresult.
 CUresult count_call(const char* name);
+// A kernel or a copy has met an address that it cannot reach: from now on calls return 700, as the
+// context is lost. RIG_COUNT() looks at it.
+void lose_context();
+bool is_context_lost();
 long call_count(const char* name);
 void fail_call(const char* name, int result, long skip, long times);
 
 // --- memory.cpp ---------------------------------------------------------------------------------
 inline constexpr std::size_t kPageBytes = std::size_t{2} << 20;
 
-CUresult create(int device, std::size_t bytes, CUmemGenericAllocationHandle* handle);
+// Not exportable: export_piece() refuses it.
+CUresult create(int device, std::size_t bytes, bool exportable,
+                CUmemGenericAllocationHandle* handle);
 CUresult release(CUmemGenericAllocationHandle handle);
 CUresult reserve(std::size_t bytes, std::size_t alignment, CUdeviceptr* address);
 CUresult unreserve(CUdeviceptr address, std::size_t bytes);
 CUresult map(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocationHandle handle);
 CUresult unmap(CUdeviceptr address, std::size_t bytes);
 CUresult set_access(CUdeviceptr address, std::size_t bytes, int device, bool writable);
+// That the device may touch all of it; the host's own memory it may.
+bool reachable(int device, CUdeviceptr address, std::size_t bytes);
 // Between processes: a descriptor of the card's file whose position tells which piece it stands
 // for.
 CUresult export_piece(CUmemGenericAllocationHandle handle, int* descriptor);
@@ -68,6 +78,8 @@ std::uintptr_t create_stream();
 void destroy_stream(std::uintptr_t stream);
 std::uint64_t stream_id(std::uintptr_t stream);
 void set_slow(std::uintptr_t stream, bool slow);
+// Done at once, or when the stream gets there. It must not call the timeline.
+void enqueue(std::uintptr_t stream, std::function<void()> work);
 void finish(std::uintptr_t stream);  // the GPU gets through all that was queued
 void finish_all();
 bool idle(std::uintptr_t stream);
@@ -86,5 +98,14 @@ void set_capturing(std::uintptr_t stream, bool capturing);
 Capture capture(std::uintptr_t stream);
 CUresult forbid_in_capture(std::uintptr_t stream, CUresult error);  // CUDA_SUCCESS outside one
 bool any_capturing();
+
+// --- kernels.cpp: csrc/kernels on the CPU
+// --------------------------------------------------------- What a launch does when the stream gets
+// there; a kernel of another name does nothing. The parameters are read now.
+std::function<void()> kernel_work(const char* name, int device, void** parameters);
+// As a copy or a memset of the card: loses the context where it cannot reach.
+void copy(int device, void* to, const void* from, std::size_t bytes);
+void set_words(int device, CUdeviceptr to, unsigned value, std::size_t word_bytes,
+               std::size_t count);
 
 }  // namespace rig

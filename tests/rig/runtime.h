@@ -22,6 +22,10 @@ inline cudaError_t remember(CUresult result) {
     if (error != cudaSuccess) { last_error() = error; }
     return error;
 }
+// What a call answers that needs the context.
+inline cudaError_t remember_lost() {
+    return remember(is_context_lost() ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS);
+}
 inline cudaError_t take_error() {
     const cudaError_t error = last_error();
     last_error() = cudaSuccess;

@@ -9,7 +9,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <vector>
 
 #include "runtime.h"
 
@@ -47,6 +49,30 @@ void set_pinned(const void* pointer, std::size_t bytes) {
 }
 
 CUdeviceptr number(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
+bool is_pageable(const void* pointer, std::size_t bytes) {
+    // Where nothing is mapped nobody but the copy itself may touch it.
+    return rig::owner_of(number(pointer)).device < 0 && !is_pinned(pointer) &&
+           rig::reachable(rig::current_device(), number(pointer), bytes);
+}
+
+// In the stream's order. Of pageable memory the card gets a copy that is made now, and to pageable
+// memory the host waits, as on a card.
+enum class Waits { No, Yes };
+cudaError_t queue_copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream,
+                       Waits waits) {
+    const int device = rig::current_device();
+    const auto handle = reinterpret_cast<std::uintptr_t>(stream);
+    if (is_pageable(from, bytes)) {
+        const auto* begin = static_cast<const char*>(from);
+        auto staged = std::make_shared<std::vector<char>>(begin, begin + bytes);
+        rig::enqueue(handle, [=] { rig::copy(device, to, staged->data(), bytes); });
+    } else {
+        rig::enqueue(handle, [=] { rig::copy(device, to, from, bytes); });
+    }
+    if (waits == Waits::Yes || is_pageable(to, bytes)) { rig::finish(handle); }
+    return rig::remember_lost();
+}
 
 }  // namespace
 
@@ -119,6 +145,8 @@ RIG_EXPORT const char* cudaGetErrorString(cudaError_t error) {
             return "out of memory";
         case cudaErrorInvalidValue:
             return "invalid argument";
+        case cudaErrorIllegalAddress:
+            return "an illegal memory access was encountered";
         default:
             return "an error of the rig";
     }
@@ -192,24 +220,26 @@ RIG_EXPORT cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attribute
     return cudaSuccess;
 }
 RIG_EXPORT cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
-    std::memcpy(to, from, bytes);
-    return cudaSuccess;
+    return queue_copy(to, from, bytes, nullptr, Waits::Yes);
 }
 RIG_EXPORT cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes,
-                                       cudaMemcpyKind, cudaStream_t) {
-    std::memcpy(to, from, bytes);
-    return cudaSuccess;
+                                       cudaMemcpyKind, cudaStream_t stream) {
+    return queue_copy(to, from, bytes, stream, Waits::No);
 }
 RIG_EXPORT cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, std::size_t bytes,
-                                           cudaStream_t) {
-    std::memcpy(to, from, bytes);
-    return cudaSuccess;
+                                           cudaStream_t stream) {
+    return queue_copy(to, from, bytes, stream, Waits::No);
 }
 RIG_EXPORT cudaError_t cudaMemset(void* to, int value, std::size_t bytes) {
-    std::memset(to, value, bytes);
-    return cudaSuccess;
+    const cudaError_t error = cudaMemsetAsync(to, value, bytes, nullptr);
+    rig::finish(0);
+    return error;
 }
-RIG_EXPORT cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
-    std::memset(to, value, bytes);
-    return cudaSuccess;
+RIG_EXPORT cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes,
+                                       cudaStream_t stream) {
+    const int device = rig::current_device();
+    rig::enqueue(reinterpret_cast<std::uintptr_t>(stream), [=] {
+        rig::set_words(device, number(to), static_cast<unsigned char>(value), 1, bytes);
+    });
+    return rig::remember_lost();
 }

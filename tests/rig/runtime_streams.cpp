@@ -1,5 +1,5 @@
-// The runtime's streams, events, graphs and kernels. Work is done when it is queued; kernels do
-// nothing; a graph is an empty thing that can be made and launched.
+// The runtime's streams, events, graphs and kernels. Kernels of the runtime do nothing; a graph is
+// an empty thing that can be made and launched.
 #include "rig.h"
 
 #include <utility>
@@ -63,16 +63,17 @@ RIG_EXPORT cudaError_t cudaStreamGetPriority(cudaStream_t, int* priority) {
     return cudaSuccess;
 }
 RIG_EXPORT cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    if (rig::is_context_lost()) { return rig::remember_lost(); }
     return rig::idle(number(stream)) ? cudaSuccess : cudaErrorNotReady;
 }
 RIG_EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     rig::finish(number(stream));
-    return cudaSuccess;
+    return rig::remember_lost();
 }
 RIG_EXPORT cudaError_t cudaDeviceSynchronize() {
     RIG_COUNT();
     rig::finish_all();
-    return cudaSuccess;
+    return rig::remember_lost();
 }
 RIG_EXPORT cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
     rig::stream_waits(number(stream), number(event));
@@ -105,11 +106,12 @@ RIG_EXPORT cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t 
     return cudaEventRecord(event, stream);
 }
 RIG_EXPORT cudaError_t cudaEventQuery(cudaEvent_t event) {
+    if (rig::is_context_lost()) { return rig::remember_lost(); }
     return rig::passed(number(event)) ? cudaSuccess : cudaErrorNotReady;
 }
 RIG_EXPORT cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     rig::host_waits(number(event));
-    return cudaSuccess;
+    return rig::remember_lost();
 }
 RIG_EXPORT cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
     *ms = 1.0F;
@@ -176,10 +178,10 @@ RIG_EXPORT cudaError_t cudaGraphRetainUserObject(cudaGraph_t, cudaUserObject_t, 
 // --- kernels ------------------------------------------------------------------------------------
 RIG_EXPORT cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, std::size_t,
                                         cudaStream_t) {
-    return cudaSuccess;
+    return rig::remember_lost();
 }
 RIG_EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void**) {
-    return cudaSuccess;
+    return rig::remember_lost();
 }
 RIG_EXPORT cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
     return cudaSuccess;

@@ -2,6 +2,7 @@
 // the stream is slow, when only finish(), or a host that waits, moves `done`.
 #include "rig.h"
 
+#include <deque>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -13,6 +14,11 @@ struct Point {
     std::uintptr_t stream;
     std::uint64_t count;
 };
+struct Work {
+    std::uint64_t count;       // of its stream, as of a Point
+    std::vector<Point> after;  // what the stream waited for before it
+    std::function<void()> run;
+};
 struct StreamState {
     std::uint64_t id = 0;
     std::uint64_t queued = 0;
@@ -20,6 +26,7 @@ struct StreamState {
     bool slow = false;
     Capture capture = Capture::None;
     std::vector<Point> waits;  // points of other streams that later work here follows
+    std::deque<Work> work;     // not done yet
 };
 struct EventState {
     std::vector<Point> after;  // empty: never recorded, which counts as passed
@@ -40,7 +47,10 @@ struct Timeline {
     }
     bool reached(const Point& point) {
         const auto found = streams.find(point.stream);
-        return found == streams.end() || found->second.done >= point.count;
+        if (found == streams.end()) { return true; }
+        const StreamState& state = found->second;
+        const bool is_worked = state.work.empty() || state.work.front().count > point.count;
+        return state.done >= point.count && is_worked;
     }
     bool reached(const std::vector<Point>& points) {
         for (const Point& point : points) {
@@ -48,11 +58,31 @@ struct Timeline {
         }
         return true;
     }
+    // Runs all work whose turn has come; one piece may be what another stream waits for.
+    void run_due() {
+        for (bool has_run = true; has_run;) {
+            has_run = false;
+            for (auto& [handle, state] : streams) {
+                while (!state.work.empty() && state.work.front().count <= state.done &&
+                       reached(state.work.front().after)) {
+                    state.work.front().run();
+                    state.work.pop_front();
+                    has_run = true;
+                }
+            }
+        }
+    }
     void finish_to(const Point& point) {
         const auto found = streams.find(point.stream);
         if (found != streams.end() && found->second.done < point.count) {
             found->second.done = point.count;
         }
+    }
+    void finish_stream(StreamState& state) {
+        for (const Point& point : state.waits) { finish_to(point); }
+        state.waits.clear();
+        state.done = state.queued;
+        run_due();
     }
 };
 
@@ -79,6 +109,7 @@ std::uintptr_t create_stream() {
 void destroy_stream(std::uintptr_t stream) {
     Timeline& all = timeline();
     const std::lock_guard<std::mutex> lock(all.mutex);
+    all.finish_stream(all.stream(key(stream)));
     all.streams.erase(key(stream));
 }
 
@@ -94,13 +125,21 @@ void set_slow(std::uintptr_t stream, bool slow) {
     all.stream(key(stream)).slow = slow;
 }
 
-void finish(std::uintptr_t stream) {
+void enqueue(std::uintptr_t stream, std::function<void()> work) {
     Timeline& all = timeline();
     const std::lock_guard<std::mutex> lock(all.mutex);
     StreamState& state = all.stream(key(stream));
-    for (const Point& point : state.waits) { all.finish_to(point); }
-    state.waits.clear();
-    state.done = state.queued;
+    ++state.queued;
+    if (!state.slow) { state.done = state.queued; }
+    std::erase_if(state.waits, [&](const Point& point) { return all.reached(point); });
+    state.work.push_back({state.queued, state.waits, std::move(work)});
+    all.run_due();
+}
+
+void finish(std::uintptr_t stream) {
+    Timeline& all = timeline();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    all.finish_stream(all.stream(key(stream)));
 }
 
 void finish_all() {
@@ -110,6 +149,7 @@ void finish_all() {
         state.waits.clear();
         state.done = state.queued;
     }
+    all.run_due();
 }
 
 bool idle(std::uintptr_t stream) {
@@ -143,6 +183,7 @@ void record(std::uintptr_t event, std::uintptr_t stream) {
     std::erase_if(state.waits, [&](const Point& point) { return all.reached(point); });
     all.events[event].after = state.waits;
     all.events[event].after.push_back({key(stream), state.queued});
+    all.run_due();
 }
 
 bool captured(std::uintptr_t event) {
@@ -162,6 +203,7 @@ void host_waits(std::uintptr_t event) {
     Timeline& all = timeline();
     const std::lock_guard<std::mutex> lock(all.mutex);
     for (const Point& point : all.events[event].after) { all.finish_to(point); }
+    all.run_due();
 }
 
 void stream_waits(std::uintptr_t stream, std::uintptr_t event) {

@@ -1,0 +1,92 @@
+// Driver::fill() and Driver::check() on NVIDIA cards.
+//
+// With kernels (csrc/kernels/pattern.cu) a call is one launch for all ranges, whose list goes
+// through pinned memory; long ranges and single ones are filled by the driver's own memset, which
+// is the fastest there. Without kernels every range is a memset or several, and a check copies
+// ranges of up to kPlainCheckBytes to the host, which compares them; longer ones it leaves out.
+//
+// Nothing here runs under RelaxedCapture but what puts nothing into a stream: to fill in a capture
+// is to be an error.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "driver/cuda_driver_contexts.h"
+#include "driver/cuda_driver_events.h"
+#include "driver/cuda_driver_kernels.h"
+#include "driver/cuda_driver_staging.h"
+#include "driver/driver.h"
+#include "kernels/pattern.h"
+
+namespace gma {
+
+inline constexpr Bytes kPlainCheckBytes = 64_KiB;
+
+class CudaContents {
+public:
+    CudaContents(CudaContexts& contexts, CudaEvents& events);
+
+    Status fill(int device, CUstream stream, const std::vector<ByteRange>& ranges,
+                std::uint32_t pattern);
+    Result<Check> check(int device, CUstream stream, const std::vector<ByteRange>& ranges,
+                        std::uint32_t pattern);
+    Result<bool> checked(Check check, bool wait, std::vector<Finding>& findings);
+    std::string shortcoming(int device);
+
+private:
+    // From the call of check() until checked() has told what was found.
+    struct Pending {
+        CudaEvents::Entry* entry = nullptr;  // passes when `staging` is written
+        CudaStaging::Block staging;
+        std::uint32_t pattern = 0;
+        std::vector<ByteRange> ranges;
+        // With kernels: staging holds the findings of all pieces, and each piece's range is here.
+        // Without: the contents of the ranges that are looked at, one behind the other.
+        std::vector<std::uint32_t> range_of_piece;
+        bool is_plain = false;
+    };
+
+    // One for each piece, in the order of the ranges.
+    struct Pieces {
+        std::vector<PatternPiece> pieces;
+        std::vector<std::uint32_t> range_of_piece;
+    };
+    static Pieces cut(const std::vector<ByteRange>& ranges);
+    // The list of pieces, behind it the findings, and behind them the flag.
+    static PatternArguments arguments(const CudaStaging::Block& staging, std::size_t piece_count,
+                                      std::uint32_t pattern);
+    static void gather(const Pending& pending, std::vector<Finding>& findings);
+    static void compare(const Pending& pending, std::vector<Finding>& findings);
+
+    struct Place {
+        int device;
+        CUstream stream;
+    };
+    Status failure(CUresult result, const char* name, Bytes bytes, const Place& place);
+    Status fill_by_kernel(const Place& place, CUfunction kernel,
+                          const std::vector<ByteRange>& ranges, std::uint32_t pattern);
+    Status fill_by_memset(const Place& place, const ByteRange& range, std::uint32_t pattern);
+    Status launch(const Place& place, CUfunction kernel, const Pieces& pieces,
+                  PatternArguments& arguments);
+    Status look_by_kernel(const Place& place, CUfunction kernel, Pending& pending);
+    Status look_by_copy(const Place& place, Pending& pending);
+    Result<CudaEvents::Entry*> record(const Place& place);
+    Result<bool> has_passed(const CudaEvents::Entry& entry, bool wait);
+
+    CudaContexts& contexts_;
+    const CudaEntryPoints& api_;
+    CudaEvents& events_;
+    CudaStaging staging_;
+    CudaKernels kernels_;
+    std::mutex mutex_;
+    std::uintptr_t next_check_ = 1;
+    std::map<std::uintptr_t, Pending> pending_;
+};
+
+}  // namespace gma

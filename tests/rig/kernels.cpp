@@ -1,0 +1,111 @@
+// The kernels of csrc/kernels on the CPU, in the plainest way, and copies. What they cannot reach
+// they do not touch: the context is lost, as on a card.
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "kernels/attack.h"
+#include "kernels/pattern.h"
+#include "rig.h"
+
+namespace rig {
+namespace {
+
+unsigned char* bytes_at(CUdeviceptr address) { return reinterpret_cast<unsigned char*>(address); }
+
+bool may_touch(int device, CUdeviceptr address, std::size_t bytes) {
+    const bool may = reachable(device, address, bytes);
+    if (!may) { lose_context(); }
+    return may && !is_context_lost();
+}
+
+unsigned char pattern_byte(unsigned pattern, CUdeviceptr address) {
+    return static_cast<unsigned char>(pattern >> (address % 4 * 8));
+}
+
+void fill(int device, const gma::PatternArguments& arguments) {
+    for (unsigned i = 0; i < arguments.piece_count; ++i) {
+        const gma::PatternPiece& piece = arguments.pieces[i];
+        if (!may_touch(device, piece.begin, piece.end - piece.begin)) { return; }
+        for (CUdeviceptr at = piece.begin; at < piece.end; ++at) {
+            *bytes_at(at) = pattern_byte(arguments.pattern, at);
+        }
+    }
+}
+
+void check(int device, const gma::PatternArguments& arguments) {
+    for (unsigned i = 0; i < arguments.piece_count; ++i) {
+        const gma::PatternPiece& piece = arguments.pieces[i];
+        if (!may_touch(device, piece.begin, piece.end - piece.begin)) { return; }
+        gma::PatternFinding finding{};
+        for (CUdeviceptr at = piece.begin; at < piece.end; ++at) {
+            if (*bytes_at(at) == pattern_byte(arguments.pattern, at)) { continue; }
+            if (finding.bad_bytes++ == 0) { finding.first_bad = at; }
+        }
+        if (finding.bad_bytes == 0) { continue; }
+        const std::size_t shown = std::min<std::size_t>(4, piece.range_end - finding.first_bad);
+        std::memcpy(&finding.found, bytes_at(finding.first_bad), shown);
+        arguments.findings[i] = finding;
+        *arguments.is_any_bad = 1;
+    }
+}
+
+enum class Touch { Poke, Peek, Scatter, Gather };
+
+void attack(int device, Touch touch, const gma::AttackArguments& arguments) {
+    const bool by_element = touch == Touch::Scatter || touch == Touch::Gather;
+    const std::size_t bytes = by_element ? 4 : arguments.count;
+    const auto index = static_cast<CUdeviceptr>(arguments.index);
+    const CUdeviceptr at = arguments.address + index * (by_element ? 4 : 1);
+    if (!may_touch(device, at, bytes)) { return; }
+    if (touch == Touch::Poke) {
+        std::memset(bytes_at(at), static_cast<int>(arguments.value & 0xff), bytes);
+    } else if (touch == Touch::Scatter) {
+        std::memcpy(bytes_at(at), &arguments.value, bytes);
+    } else {
+        std::memcpy(arguments.output, bytes_at(at), bytes);
+    }
+}
+
+}  // namespace
+
+std::function<void()> kernel_work(const char* name, int device, void** parameters) {
+    const std::string kernel = name;
+    if (kernel == gma::kFillKernel || kernel == gma::kCheckKernel) {
+        const auto arguments = *static_cast<const gma::PatternArguments*>(parameters[0]);
+        if (kernel == gma::kFillKernel) {
+            return [=] { fill(device, arguments); };
+        }
+        return [=] { check(device, arguments); };
+    }
+    const std::pair<const char*, Touch> attacks[] = {{gma::kPokeKernel, Touch::Poke},
+                                                     {gma::kPeekKernel, Touch::Peek},
+                                                     {gma::kScatterKernel, Touch::Scatter},
+                                                     {gma::kGatherKernel, Touch::Gather}};
+    for (const auto& [attack_name, touch] : attacks) {
+        if (kernel == attack_name) {
+            const auto arguments = *static_cast<const gma::AttackArguments*>(parameters[0]);
+            return [=] { attack(device, touch, arguments); };
+        }
+    }
+    return [] {};
+}
+
+void copy(int device, void* to, const void* from, std::size_t bytes) {
+    if (may_touch(device, reinterpret_cast<CUdeviceptr>(to), bytes) &&
+        may_touch(device, reinterpret_cast<CUdeviceptr>(from), bytes)) {
+        std::memcpy(to, from, bytes);
+    }
+}
+
+void set_words(int device, CUdeviceptr to, unsigned value, std::size_t word_bytes,
+               std::size_t count) {
+    if (!may_touch(device, to, word_bytes * count)) { return; }
+    if (word_bytes == 1) {
+        std::memset(bytes_at(to), static_cast<int>(value), count);
+    } else {
+        std::fill_n(reinterpret_cast<unsigned*>(bytes_at(to)), count, value);
+    }
+}
+
+}  // namespace rig
