@@ -92,6 +92,8 @@ const char* strategy_name(Strategy strategy) {
             return "split";
         case Strategy::Direct:
             return "direct";
+        case Strategy::Isolated:
+            return "isolated";
     }
     return "unknown";
 }

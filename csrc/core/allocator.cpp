@@ -25,8 +25,12 @@ Status CoreAllocator::start() {
     for (int device = 0; device < driver_.device_count(); ++device) {
         Result<DeviceProperties> properties = driver_.properties(device);
         if (!properties) { return properties.status(); }
+        if (properties->page_bytes == 0 && isolation_of(options) != Isolation::Off) {
+            return {Code::NotSupported, "isolation needs virtual memory management, which device " +
+                                            std::to_string(device) + " does not have"};
+        }
         heaps_.push_back(std::make_unique<DeviceHeap>(driver_, device, *properties, options_,
-                                                      addresses_, listeners_));
+                                                      addresses_, listeners_, regions_));
     }
     return {};
 }
@@ -82,7 +86,7 @@ Status CoreAllocator::free(Address address) {
     GMA_AUDITED_CALL;
     if (address == 0 || fork_guard_.forked()) { return {}; }
     const Place place = place_of(address);
-    if (place.heap == nullptr) [[unlikely]] { return foreign(address); }
+    if (place.heap == nullptr) [[unlikely]] { return refuse_free(address); }
     if (listeners_.ring.on()) [[unlikely]] {
         if (const auto block = place.heap->describe(address, place.tagged)) {
             listeners_.ring.add(*block);

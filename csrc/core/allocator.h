@@ -21,6 +21,7 @@
 #include "base/status.h"
 #include "base/trace_record.h"
 #include "base/units.h"
+#include "core/isolation.h"
 #include "core/options.h"
 #include "core/statistics.h"
 #include "driver/driver.h"
@@ -103,6 +104,18 @@ struct ExportedBlock {
     Bytes bytes = 0;        // of the block
     Bytes other_bytes = 0;  // of the pieces: other blocks are or may be there, and go along
     std::vector<ExportedPiece> pieces;
+};
+
+// The no-sharing mode on one device.
+struct IsolationReport {
+    Isolation level = Isolation::Off;     // of what is allocated outside regions
+    Bytes cached_bytes = 0;               // physical, for the next tensors
+    Bytes waiting_bytes = 0;              // physical, of freed tensors whose fence has not passed
+    Bytes quarantined_address_bytes = 0;  // addresses without memory
+    std::int64_t unchecked_count = 0;     // frees that could not be checked
+    std::uint64_t violation_count = 0;    // all, also those no longer listed
+    std::vector<Violation> violations;    // oldest first
+    std::string shortcoming;              // what the device cannot check; empty: nothing
 };
 
 // Where a private pool's memory comes from when it is not ours: whole segments of another
@@ -196,6 +209,17 @@ public:
     virtual Result<Bytes> trim(int device, Bytes bytes = kMaxRequestBytes) = 0;
     // Makes at least `bytes` of physical memory ready, mapped for `stream`.
     virtual Status reserve(int device, Bytes bytes, Stream stream = nullptr) = 0;
+    // The no-sharing mode for a part of the program: what this thread, or every thread, allocates
+    // until end_region() has the given level, unless a pool is begun for it. NotSupported: the
+    // device has no virtual memory management.
+    virtual Status begin_region(Isolation level, bool all_threads) = 0;
+    virtual Status end_region(bool all_threads) = 0;
+    virtual IsolationReport isolation_report(int device) = 0;
+    // What is known of each tensor of the levels from `packed` on, in the order of allocation.
+    virtual std::vector<LedgerEntry> ledger(int device) = 0;
+    // Waits for the device, and looks at the redzones and gaps of all live tensors; how many.
+    virtual Result<std::int64_t> check_isolation(int device) = 0;
+
     // Physical bytes this allocator may hold on `device`. Below what is live: allocations fail
     // until enough is freed; idle memory above it is given back at once.
     virtual Status set_limit(int device, Bytes limit_bytes) = 0;

@@ -45,6 +45,7 @@ struct Block {
     bool free_before = false;  // paged, Used: the neighbour is Free; see has_free_neighbour()
     bool free_after = false;
     bool given_while_pinned = false;  // paged: Pending until unpin()
+    bool checked = false;             // its free waits for the check of its redzone
 
     Address end() const { return address + bytes; }
     Stream stream() const;  // that its uses are ordered by

@@ -33,6 +33,7 @@ struct Chunk {
     std::vector<BorrowedUse> borrowed_uses;  // that may not be done; one for each borrower
     std::vector<Address> kept;        // old mappings that nothing uses, oldest first (ChunkStore)
     std::size_t candidate_index = 0;  // in the last list of idle chunks that had it
+    bool patterned = false;           // isolation: all of it that is free holds the pattern
 
     Address end() const { return address + bytes; }
     bool at_home() const { return arena != nullptr && arena == home_arena && address == home; }

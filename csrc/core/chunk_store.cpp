@@ -26,7 +26,7 @@ std::vector<Chunk*> ChunkStore::chunks() const {
 }
 
 Result<Chunk*> ChunkStore::create(Bytes bytes) {
-    Result<Handle> handle = driver_.create(device_, bytes);
+    Result<Handle> handle = driver_.create(device_, bytes, reach_);
     if (!handle) { return handle.status(); }
     Chunk* chunk = new Chunk;
     chunk->handle = *handle;
@@ -51,7 +51,8 @@ Status ChunkStore::map(Chunk* chunk, Arena* arena, Address address, Undo& undo) 
         if (Status status = driver_.map(address, chunk->bytes, chunk->handle); !status.ok()) {
             return status;
         }
-        if (Status status = driver_.set_access(device_, address, chunk->bytes); !status.ok()) {
+        if (Status status = driver_.set_access(device_, address, chunk->bytes, reach_);
+            !status.ok()) {
             undo = driver_.unmap(address, chunk->bytes).ok() ? Undo::Done : Undo::Refused;
             return status;
         }

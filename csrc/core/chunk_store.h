@@ -21,8 +21,8 @@ namespace gma {
 
 class ChunkStore {
 public:
-    ChunkStore(Driver& driver, int device, const Listeners& listeners)
-        : driver_(driver), device_(device), listeners_(listeners) {}
+    ChunkStore(Driver& driver, int device, const Listeners& listeners, Reach reach)
+        : driver_(driver), device_(device), listeners_(listeners), reach_(reach) {}
     ChunkStore(const ChunkStore&) = delete;
     ChunkStore& operator=(const ChunkStore&) = delete;
     ~ChunkStore();
@@ -84,6 +84,7 @@ private:
     Driver& driver_;
     const int device_;
     const Listeners& listeners_;
+    const Reach reach_;
     Bytes reserved_bytes_ = 0;
     std::uint64_t change_count_ = 0;
     std::int64_t created_count_ = 0;

@@ -12,6 +12,7 @@
 #include "core/fork_guard.h"
 #include "core/imports.h"
 #include "core/listeners.h"
+#include "core/regions.h"
 
 namespace gma {
 
@@ -48,6 +49,12 @@ public:
                                     const std::vector<PoolBlock>& state) override;
     void begin_capture(int device) override;
     void end_capture(int device) override;
+
+    Status begin_region(Isolation level, bool all_threads) override;
+    Status end_region(bool all_threads) override;
+    IsolationReport isolation_report(int device) override;
+    std::vector<LedgerEntry> ledger(int device) override;
+    Result<std::int64_t> check_isolation(int device) override;
 
     Result<Bytes> trim(int device, Bytes bytes) override;
     Status reserve(int device, Bytes bytes, Stream stream) override;
@@ -93,6 +100,7 @@ private:
     }
     Status check_device(int device) const;
     static Status foreign(Address address);
+    Status refuse_free(Address address);
     static Status too_large();
     // Answers with the device's heap, or with why it cannot be asked.
     template <class Answer, class Ask>
@@ -109,6 +117,7 @@ private:
     const Options options_;
     const ForkGuard fork_guard_;
     Listeners listeners_;
+    Regions regions_;
     AddressMap addresses_;
     std::vector<std::unique_ptr<DeviceHeap>> heaps_;
     Imports imports_{driver_};

@@ -9,7 +9,8 @@
 
 namespace gma {
 DeviceHeap::DeviceHeap(Driver& driver, int device, DeviceProperties properties,
-                       const Options& options, AddressMap& addresses, Listeners& listeners)
+                       const Options& options, AddressMap& addresses, Listeners& listeners,
+                       const Regions& regions)
     : driver_(driver),
       device_(device),
       properties_(properties),
@@ -17,19 +18,25 @@ DeviceHeap::DeviceHeap(Driver& driver, int device, DeviceProperties properties,
       addresses_(addresses),
       listeners_(listeners),
       id_(next_heap_id()),
+      regions_(regions),
+      level_(isolation_of(options)),
+      redzone_bytes_(options.redzone_bytes),
+      raises_(options.on_violation == "raise"),
       kind_(strategy_of(options)),
+      ledger_(device),
       pending_(driver, device),
       limit_bytes_(options.limit_mb == 0 ? properties.total_bytes : options.limit_mb * 1_MiB) {
     if (kind_ == Strategy::Paged && properties.page_bytes == 0) { kind_ = Strategy::Split; }
     strategy_ = std::make_unique<PooledStrategy>(driver_, device_, options_, listeners_,
                                                  make_strategy(kind_));
     strategy_->set_limit(limit_bytes_);
-    small_path_open_ = kind_ == Strategy::Paged;
+    update_small_path_locked();
     register_heap(this);
 }
 
 DeviceHeap::~DeviceHeap() {
     unregister_heap(this);
+    redzones_.collect(true);
     for (auto& cache : caches_) {
         cache->for_each_slab([](Slab* slab) { delete slab; });
     }
@@ -42,14 +49,16 @@ std::unique_ptr<HeapStrategy> DeviceHeap::make_strategy(Strategy kind) {
         case Strategy::Direct:
             return std::make_unique<DirectStrategy>(driver_, device_, listeners_);
         case Strategy::Paged:
+        case Strategy::Isolated:
             break;
     }
-    return std::make_unique<PagedStrategy>(driver_, device_, properties_, options_, addresses_,
-                                           listeners_);
+    return make_isolated(level_, PoolId{});
 }
 
 Result<Address> DeviceHeap::allocate(Bytes bytes, Stream stream) {
-    if (bytes <= kSmallMaxBytes && small_path_open_.load(std::memory_order_relaxed)) {
+    const bool in_region = regions_.any() && regions_.current() != Isolation::Off;
+    if (with_redzone(bytes, level_) <= kSmallMaxBytes && !in_region &&
+        small_path_open_.load(std::memory_order_relaxed)) {
         return allocate_small(bytes, stream);
     }
     return allocate_large(bytes, stream);
@@ -59,10 +68,11 @@ Result<Address> DeviceHeap::allocate(Bytes bytes, Stream stream) {
 Result<Address> DeviceHeap::allocate_small(Bytes bytes, Stream stream) {
     Result<ThreadCache*> cache = borrow_cache(stream);
     if (!cache) { return cache.status(); }
-    const int class_index = size_class(bytes);
-    if (Address address = (*cache)->take(class_index, bytes); address != 0) { return address; }
+    const int class_index = size_class(with_redzone(bytes, level_));
+    if (Address address = take_object(**cache, bytes); address != 0) { return address; }
     {
         std::unique_lock lock(lock_);
+        if (Status status = raise_violation_locked(); !status.ok()) { return status; }
         Request request;
         request.bytes = Slab::kBytes;
         request.alignment = Arena::kGranuleBytes;
@@ -84,12 +94,29 @@ Result<Address> DeviceHeap::allocate_small(Bytes bytes, Stream stream) {
         slab_bytes_ += (*block)->bytes;
         count_reserved_locked();
         // Under the lock still, or another thread's trim could take the empty slab away.
-        return (*cache)->take(class_index, bytes);
+        const Address address = (*cache)->take(class_index, bytes);
+        note_object_locked(slab, address, bytes);
+        return address;
     }
 }
 
+// 0: the cache has no room.
+Address DeviceHeap::take_object(ThreadCache& cache, Bytes bytes) {
+    const int class_index = size_class(with_redzone(bytes, level_));
+    if (level_ < Isolation::Packed) { return cache.take(class_index, bytes); }
+    const std::lock_guard guard(lock_);
+    const Address address = cache.take(class_index, bytes);
+    if (address == 0) { return 0; }
+    const std::uintptr_t tagged = addresses_.find(address)->tagged_start(address);
+    note_object_locked(reinterpret_cast<Slab*>(tagged - 1), address, bytes);
+    return address;
+}
+
 Result<ThreadCache*> DeviceHeap::borrow_cache(Stream stream) {
-    if (ThreadCache* cache = find_thread_cache(id_, stream); cache != nullptr) { return cache; }
+    if (ThreadCache* cache = find_thread_cache(id_, stream);
+        cache != nullptr && (level_ == Isolation::Off || is_stream_of(*cache, stream))) {
+        return cache;
+    }
     std::uint64_t stream_id = 0;
     if (stream != nullptr) {
         Result<std::uint64_t> id = driver_.stream_id(device_, stream);
@@ -122,8 +149,7 @@ void DeviceHeap::return_cache(ThreadCache* cache) {
 
 Result<Request> DeviceHeap::request_locked(Bytes bytes, Stream stream) {
     Request request;
-    request.bytes = kind_ == Strategy::Paged ? large_bytes(bytes)
-                                             : round_up(std::max(bytes, Bytes{1}), kUnitBytes);
+    request.requested_bytes = bytes;
     request.stream = stream;
     const bool captures = may_capture_locked() && captures_locked(stream);
     request.capturing = captures || capture_count_ > 0;
@@ -131,10 +157,12 @@ Result<Request> DeviceHeap::request_locked(Bytes bytes, Stream stream) {
     if (!routes_.empty()) {
         request.pool = pool_for_locked(stream);
         request.capturing |= others_capture_locked(stream, request.pool);
-        if (strategy_->provides(request.pool)) {
-            request.bytes = round_up(std::max(bytes, Bytes{1}), kUnitBytes);
-        }
     }
+    if (request.pool == PoolId{} && regions_.any()) {
+        const Isolation level = regions_.current();
+        if (level != Isolation::Off && level != level_) { request.pool = region_pool(level); }
+    }
+    request.bytes = request_bytes_locked(bytes, request.pool);
     request.may_borrow = !request.capturing && request.pool == PoolId{};
     // To ask a capturing stream for its id would end the capture: it goes by its handle.
     if (stream != nullptr && captures) {
@@ -184,6 +212,8 @@ Result<Address> DeviceHeap::allocate_large(Bytes bytes, Stream stream) {
     Result<Request> request = request_locked(bytes, stream);
     if (!request) { return request.status(); }
     if (!pending_.empty() && !request->capturing) { poll_locked(); }
+    if (redzones_.checking() && !request->capturing) { redzones_.collect(false); }
+    if (Status status = raise_violation_locked(); !status.ok()) { return status; }
     return serve_large_locked(*request, lock, bytes);
 }
 
@@ -201,6 +231,7 @@ Result<Address> DeviceHeap::serve_large_locked(const Request& request,
     block->set_requested(requested_bytes);
     count_large_locked(block, 1);
     update_parking_locked();
+    note_allocated_locked(block, request.pool);
     return block->address;
 }
 
@@ -214,7 +245,7 @@ bool DeviceHeap::is_stream_of(const ThreadCache& cache, Stream stream) {
 void DeviceHeap::update_parking_locked() {
     const auto parked_at_most = static_cast<std::int64_t>(caches_.size());
     // Frees that wait for other streams are asked for at each request, which takes the lock.
-    const bool open = small_path_open_.load(std::memory_order_relaxed) && pending_.empty() &&
+    const bool open = fast_path_open_.load(std::memory_order_relaxed) && pending_.empty() &&
                       (!strategy_->disturbed() || large_live_count_ > parked_at_most);
     parking_open_.store(open, std::memory_order_relaxed);
 }
@@ -234,16 +265,14 @@ Status DeviceHeap::finish_small_free(ThreadCache::Freed freed, Slab* slab, Addre
         case ThreadCache::Freed::NotAllocated:
             break;
     }
-    return {Code::InvalidValue, "free of a block that is not allocated (freed twice?)"};
+    return refuse_free(address);
 }
 
 Status DeviceHeap::free_large(Address address) {
     std::lock_guard guard(lock_);
     flush_own_locked();
     Block* const block = live_block_locked(address);
-    if (block == nullptr || block->slab != nullptr) {
-        return {Code::InvalidValue, "free of a block that is not allocated (freed twice?)"};
-    }
+    if (block == nullptr || block->slab != nullptr) { return refuse_free_locked(address); }
     update_parking_locked();
     const bool may_park =
         parking_open_.load(std::memory_order_relaxed) && !block->recorded && block->pin_count == 0;
@@ -259,9 +288,10 @@ void DeviceHeap::finish_large_free_locked(Block* block) {
     block->set_parked(false);
     count_large_locked(block, -1);
     update_parking_locked();
+    note_freed_locked(block->address);
     if (exports_.end(block->address)) { strategy_->unpin(block); }
+    const PendingFree pending{block, nullptr, block->address, block->bytes, 0};
     if (block->recorded) {
-        PendingFree pending{block, nullptr, block->address, block->bytes, 0};
         const auto defer = deferral_locked();
         Result<bool> complete = pending_.add(pending, defer);
         if (complete && !*complete) {
@@ -272,8 +302,7 @@ void DeviceHeap::finish_large_free_locked(Block* block) {
         }
         note_completed(block->address, block->requested());
     }
-    count_active_locked(block->bytes, stat_pool(block->requested()), -1);
-    give_locked(block);
+    finish_free_locked(pending);
 }
 
 // Allocated as far as callers know.
@@ -286,8 +315,10 @@ Block* DeviceHeap::live_block_locked(Address address) {
 Status DeviceHeap::free_recorded_object(Slab* slab, Address address) {
     std::lock_guard guard(lock_);
     if (!pending_.recorded(address) || !slab->cache->count_recorded_free(slab, address)) {
-        return {Code::InvalidValue, "free of a block that is not allocated (freed twice?)"};
+        return refuse_free_locked(address);
     }
+    note_freed_locked(address);
+    const bool waits = pending_.waits(address);
     exports_.end(address);
     flush_locked(*slab->cache);
     // The delta counted it as inactive too; it is active until its streams are done.
@@ -296,8 +327,8 @@ Status DeviceHeap::free_recorded_object(Slab* slab, Address address) {
     const auto defer = deferral_locked();
     Result<bool> complete = pending_.add(pending, defer);
     if (complete && *complete) {
-        note_completed(address, slab->object_bytes);
-        return_object_locked(slab, address);
+        if (waits) { note_completed(address, slab->object_bytes); }
+        finish_free_locked(pending);
     }
     update_parking_locked();
     return {};
@@ -323,12 +354,7 @@ void DeviceHeap::return_slab_locked(Slab* slab) {
 void DeviceHeap::complete_locked(const std::vector<PendingFree>& done) {
     for (const PendingFree& free : done) {
         note_completed(free.address, free.bytes);
-        if (free.slab != nullptr) {
-            return_object_locked(free.slab, free.address);
-        } else {
-            count_active_locked(free.block->bytes, stat_pool(free.block->requested_bytes), -1);
-            give_locked(free.block);
-        }
+        finish_free_locked(free);
     }
 }
 
@@ -347,7 +373,7 @@ void DeviceHeap::give_locked(Block* block) {
 // keep it, and fences must tell when the last work is done.
 void DeviceHeap::settle_locked() {
     if (!strategy_->disturbed() ||
-        strategy_->used_bytes() != slab_bytes_ + pending_.large_bytes()) {
+        strategy_->used_bytes() != slab_bytes_ + pending_.large_bytes() + redzones_.large_bytes()) {
         return;
     }
     keep_no_slabs_ = true;

@@ -21,9 +21,12 @@
 #include "core/address_map.h"
 #include "core/allocator.h"
 #include "core/exports.h"
+#include "core/ledger.h"
 #include "core/listeners.h"
 #include "core/pending_frees.h"
 #include "core/pooled_strategy.h"
+#include "core/redzones.h"
+#include "core/regions.h"
 #include "core/strategy.h"
 #include "core/thread_cache.h"
 #include "core/thread_registry.h"
@@ -33,14 +36,14 @@ namespace gma {
 class DeviceHeap {
 public:
     DeviceHeap(Driver& driver, int device, DeviceProperties properties, const Options& options,
-               AddressMap& addresses, Listeners& listeners);
+               AddressMap& addresses, Listeners& listeners, const Regions& regions);
     DeviceHeap(const DeviceHeap&) = delete;
     DeviceHeap& operator=(const DeviceHeap&) = delete;
     ~DeviceHeap();
 
     // From the thread's own slabs, without the heap's lock; 0: allocate() has to see.
     Address take_small(Bytes bytes, Stream stream) {
-        if (bytes > kSmallMaxBytes || !small_path_open_.load(std::memory_order_relaxed)) {
+        if (bytes > kSmallMaxBytes || !fast_path_open_.load(std::memory_order_relaxed)) {
             return 0;
         }
         ThreadCache* cache = find_thread_cache(id_, stream);
@@ -127,6 +130,17 @@ public:
     // Whether a private pool was ever begun: allocations have to be asked for theirs.
     bool has_pools() const { return has_pools_.load(std::memory_order_relaxed); }
 
+    // device_heap_isolation.cpp
+    Status open_region(Isolation level);
+    void close_region();
+    // A free of an address that no device has allocated, which this one may have known.
+    bool knew(Address address);
+    Status refuse_free(Address address);
+    IsolationReport isolation_report();
+    std::vector<LedgerEntry> ledger();
+    // Waits for the device and checks every live tensor of a checked level; how many were checked.
+    Result<std::int64_t> check_now();
+
     // A thread that exits gives its caches back.
     void return_cache(ThreadCache* cache);
     std::uint64_t id() const { return id_; }
@@ -147,6 +161,7 @@ private:
     Result<Address> serve_large_locked(const Request& request, std::unique_lock<std::mutex>& lock,
                                        Bytes requested_bytes);
     Result<Address> allocate_small(Bytes bytes, Stream stream);
+    Address take_object(ThreadCache& cache, Bytes bytes);
     Result<ThreadCache*> borrow_cache(Stream stream);
     Result<Request> request_locked(Bytes bytes, Stream stream);
     bool captures_locked(Stream stream);
@@ -160,8 +175,28 @@ private:
     }
     void update_small_path_locked() {
         small_path_open_ = kind_ == Strategy::Paged && !may_capture_locked();
+        fast_path_open_ = small_path_open_.load() && level_ == Isolation::Off && !regions_.any();
         update_parking_locked();
     }
+
+    // device_heap_isolation.cpp
+    Isolation level_of(PoolId pool) const;
+    Bytes with_redzone(Bytes bytes, Isolation level) const {
+        return level == Isolation::Packed ? bytes + redzone_bytes_ : bytes;
+    }
+    Bytes request_bytes_locked(Bytes bytes, PoolId pool) const;
+    void note_allocated_locked(Block* block, PoolId pool);
+    void note_object_locked(Slab* slab, Address address, Bytes requested_bytes);
+    void note_freed_locked(Address address);
+    Status refuse_free_locked(Address address);
+    Status raise_violation_locked();
+    bool is_checked(const PendingFree& free) const;
+    void finish_free_locked(const PendingFree& free);
+    void hold_for_check_locked(const PendingFree& free);
+    void flush_redzones_locked();
+    void reuse_locked(const PendingFree& free);
+    std::vector<ByteRange> live_gaps_locked(const LedgerEntry& entry);
+    std::unique_ptr<HeapStrategy> make_isolated(Isolation level, PoolId pool);
     void resume_locked();
     bool pool_in_use_locked(PoolId pool) const;
     void count_pools_locked();
@@ -240,8 +275,16 @@ private:
     Listeners& listeners_;
     const std::uint64_t id_;  // no other heap of the process ever has it
 
+    const Regions& regions_;
+    const Isolation level_;  // of everything outside regions
+    const Bytes redzone_bytes_;
+    const bool raises_;  // violations make the next allocation fail
+
     std::mutex lock_;
     Strategy kind_;
+    Ledger ledger_;
+    Redzones redzones_{driver_, device_, ledger_};
+    std::uint64_t raised_count_ = 0;  // violations that an allocation has failed with
     std::unique_ptr<PooledStrategy> strategy_;
     PendingFrees pending_;
     std::vector<Route> routes_;
@@ -258,6 +301,7 @@ private:
     std::atomic<bool> parking_open_{false};
     std::int64_t large_live_count_ = 0;         // parked ones among them
     std::atomic<bool> small_path_open_{false};  // slabs in use and no route begun
+    std::atomic<bool> fast_path_open_{false};   // and nothing is isolated: no lock needed
     // Only small objects are left of memory that has moved: their slabs are not kept when empty.
     std::atomic<bool> keep_no_slabs_{false};
     Bytes slab_bytes_ = 0;

@@ -74,6 +74,7 @@ Result<Bytes> DeviceHeap::trim(Bytes bytes) {
     note_change();
     if (capture_under_way_locked()) { return Bytes{0}; }
     if (!may_capture_locked()) { poll_locked(); }
+    flush_redzones_locked();
     drain_caches_locked();
     const auto wait = may_capture_locked() ? HeapStrategy::Wait::No : HeapStrategy::Wait::Yes;
     Result<Bytes> given = strategy_->trim(bytes, wait);
@@ -105,6 +106,7 @@ Status DeviceHeap::set_limit(Bytes limit_bytes) {
     if (reserved <= limit_bytes_) { return {}; }
     if (capture_under_way_locked()) { return {}; }
     note_change();
+    flush_redzones_locked();
     drain_caches_locked();
     const auto wait = may_capture_locked() ? HeapStrategy::Wait::No : HeapStrategy::Wait::Yes;
     Result<Bytes> given = strategy_->trim(reserved - limit_bytes_, wait);
@@ -133,6 +135,7 @@ Bytes DeviceHeap::limit() {
 DeviceStatistics DeviceHeap::statistics() {
     std::lock_guard guard(lock_);
     changed_ = false;  // before anything is read: what comes meanwhile is for the next time
+    flush_redzones_locked();
     for (auto& cache : caches_) { flush_locked(*cache); }
     count_reserved_locked();
     const StrategyCounters counters = strategy_->counters();
@@ -192,6 +195,7 @@ void DeviceHeap::reset_accumulated_statistics() {
 
 std::vector<SegmentInfo> DeviceHeap::snapshot() {
     std::lock_guard guard(lock_);
+    flush_redzones_locked();
     for (auto& cache : caches_) { flush_locked(*cache); }
     std::vector<SegmentInfo> segments;
     strategy_->snapshot(segments);
@@ -217,7 +221,7 @@ std::vector<SegmentInfo> DeviceHeap::snapshot() {
 
 Strategy DeviceHeap::strategy_kind() {
     std::lock_guard guard(lock_);
-    return kind_;
+    return level_ == Isolation::Off ? kind_ : Strategy::Isolated;
 }
 
 Status DeviceHeap::audit() {

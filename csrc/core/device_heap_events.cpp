@@ -13,9 +13,10 @@ std::optional<TraceRecord> DeviceHeap::describe(Address address, std::uintptr_t 
         if (!object.allocated) { return false; }
         record.bytes = object.requested_bytes;
         record.stream = reinterpret_cast<std::uintptr_t>(slab->cache->key().stream);
-        record.action = object.recorded ? Action::FreeRequested : Action::Free;
+        record.action = Action::Free;
         if (!object.recorded) { return true; }
         const std::lock_guard guard(lock_);
+        if (pending_.waits(address)) { record.action = Action::FreeRequested; }
         return live_object_locked(slab, address);
     };
     const auto fill_in_block = [&](TraceRecord& record) {

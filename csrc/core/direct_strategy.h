@@ -15,7 +15,7 @@ namespace gma {
 class DirectStrategy final : public HeapStrategy {
 public:
     DirectStrategy(Driver& driver, int device, const Listeners& listeners)
-        : store_(driver, device, listeners) {}
+        : store_(driver, device, listeners, driver_segments(driver, device)) {}
 
     Block* take_cached(const Request& request) override;
     Result<Block*> obtain(const Request& request, Effort effort) override;

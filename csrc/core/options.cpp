@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 
 #include "base/nearest.h"
@@ -182,8 +183,29 @@ void apply_preset(Options& options) {
     }
 }
 
+// A level and the strategy follow from each other, and no level lets streams share memory.
+void apply_isolation(Options& options) {
+    if (options.strategy == "isolated" && options.isolation == "off") {
+        options.isolation = "tensor";
+    }
+    if (options.isolation == "off") { return; }
+    if (options.strategy == "paged") { options.strategy = "isolated"; }
+    options.cross_stream = "never";
+}
+
 // What a range cannot say.
 Status check_meaning(const Options& options) {
+    if (options.isolation != "off" && options.strategy != "isolated") {
+        return complaint("isolation", "it does not go with " + quoted(options.strategy) + ".",
+                         "Isolation is a strategy of its own.",
+                         "Leave the strategy out, or give it as in \"strategy:isolated\".");
+    }
+    if (!std::has_single_bit(options.guard_alignment)) {
+        return complaint(
+            "guard_alignment",
+            quoted(std::to_string(options.guard_alignment)) + " is not a value it takes.",
+            "It takes a power of two.", "Give it as in \"guard_alignment:16\".");
+    }
     if (options.max_split_size_mb > 0 && options.max_split_size_mb < 20) {
         return complaint(
             "max_split_size_mb",
@@ -232,6 +254,7 @@ Result<Options> parse_options(std::string_view text) {
     for (const Pair& pair : pairs) {
         if (Status status = read_pair(pair, options); !status.ok()) { return status; }
     }
+    apply_isolation(options);
     if (Status status = check_meaning(options); !status.ok()) { return status; }
     return options;
 }
@@ -249,7 +272,8 @@ std::string print_options(const Options& options) {
 Strategy strategy_of(const Options& options) {
     if (options.strategy == "split") { return Strategy::Split; }
     if (options.strategy == "direct") { return Strategy::Direct; }
-    return Strategy::Paged;
+    const bool guarded = options.isolation == "tensor" || options.isolation == "strict";
+    return guarded ? Strategy::Isolated : Strategy::Paged;
 }
 
 }  // namespace gma

@@ -11,7 +11,7 @@
 
 namespace gma {
 
-enum class Strategy : std::uint8_t { Paged, Split, Direct };
+enum class Strategy : std::uint8_t { Paged, Split, Direct, Isolated };
 
 struct Options {
 #define GMA_INTEGER(name, value, unit, min, max, sentence) std::uint64_t name = value;

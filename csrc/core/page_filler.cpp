@@ -312,6 +312,7 @@ Status PagedStrategy::map_chunk(StreamArena& target, Chunk* chunk, Address addre
             {target.arena.block(address, chunk->bytes), chunk, 0, ChunkStore::Made::Half});
         ++chunk->stale_count;
     }
+    if (status.ok()) { fill_pattern(target, chunk); }
     return status;
 }
 

@@ -11,8 +11,8 @@
 namespace gma {
 
 PagedStrategy::PagedStrategy(Driver& driver, int device, DeviceProperties properties,
-                             const Options& options, AddressMap& addresses,
-                             const Listeners& listeners)
+                             const Options& options, Isolation level, PoolId checked_pool,
+                             AddressMap& addresses, const Listeners& listeners)
     : driver_(driver),
       device_(device),
       page_bytes_(properties.page_bytes),
@@ -24,8 +24,11 @@ PagedStrategy::PagedStrategy(Driver& driver, int device, DeviceProperties proper
                     : options.cross_stream == "passed" ? CrossStream::Passed
                     : options.cross_stream == "lend"   ? CrossStream::Lend
                                                        : CrossStream::Wait),
+      level_(level),
+      checked_pool_(checked_pool),
+      scrubs_(options.scrub == "on"),
       addresses_(addresses),
-      store_(driver, device, listeners) {}
+      store_(driver, device, listeners, level == Isolation::Off ? Reach::Shared : Reach::Private) {}
 
 // Gives all memory back. Nobody may use a block of it any more.
 PagedStrategy::~PagedStrategy() {
@@ -74,6 +77,7 @@ void PagedStrategy::give(Block* block) {
     }
     used_bytes_ -= block->bytes;
     if (block->borrower != nullptr) { give_back(block); }
+    forget_pattern(block);
     block->arena->give(block);
     if (used_bytes_ == 0 && disturbed_) {
         go_home_due_ = true;
@@ -125,6 +129,8 @@ Result<StreamArena*> PagedStrategy::make_arena(const Request& request) {
         return Status(Code::NotSupported, "the reserved address range cannot be indexed");
     }
     owner->no_split = no_split_pools_.contains(request.pool);
+    // A region's own, and no graph's.
+    owner->released = request.pool != PoolId{} && request.pool == checked_pool_;
     addresses_.set(*base, bytes, &owner->arena);
     StreamArena* made = owner.get();
     arenas_.emplace(key, std::move(owner));
@@ -239,6 +245,7 @@ Status PagedStrategy::wait_for_stale(const Chunk* chunk) {
 }
 
 Status PagedStrategy::release_idle(StreamArena& owner, Chunk* chunk) {
+    if (Status status = scrub(owner, chunk); !status.ok()) { return status; }
     if (Status status = store_.end_kept(chunk); !status.ok()) { return status; }
     Status status = store_.unmap(owner.arena, chunk->address, chunk->bytes);
     if (!status.ok()) { return status; }

@@ -20,6 +20,7 @@
 #include "core/arena.h"
 #include "core/chunk_store.h"
 #include "core/fence_line.h"
+#include "core/isolation.h"
 #include "core/placement.h"
 #include "core/strategy.h"
 
@@ -70,8 +71,10 @@ inline bool StreamArena::returned(const Chunk* chunk) {
 
 class PagedStrategy final : public HeapStrategy {
 public:
+    // With isolation `packed`, free memory of `checked_pool` holds the pattern.
     PagedStrategy(Driver& driver, int device, DeviceProperties properties, const Options& options,
-                  AddressMap& addresses, const Listeners& listeners);
+                  Isolation level, PoolId checked_pool, AddressMap& addresses,
+                  const Listeners& listeners);
     ~PagedStrategy() override;
 
     Block* take_cached(const Request& request) override;
@@ -79,6 +82,7 @@ public:
     void give(Block* block) override;
     Block* find(Address address) override;
     BaseAllocation base_of(const Block* block) const override;
+    std::vector<ByteRange> gaps_of(const Block* block) const override;
     void poll() override;
     Result<Bytes> trim(Bytes bytes, Wait wait) override;
     void release_pool(PoolId pool) override;
@@ -163,6 +167,10 @@ private:
     void give_back(Block* block);
     Status order_after_borrowers(StreamArena& owner, Address at, Bytes bytes, StreamArena& user);
     bool may_take(StreamArena& owner, Address at, const Request& request);
+    // paged_isolation.cpp
+    void fill_pattern(const StreamArena& target, Chunk* chunk);
+    void forget_pattern(const Block* block);
+    Status scrub(const StreamArena& owner, const Chunk* chunk);
     Status wait_for_chunk(StreamArena& owner, Chunk* chunk);
     void fence_and_poll(StreamArena& owner);
     Status map_chunk(StreamArena& target, Chunk* chunk, Address address);
@@ -189,6 +197,9 @@ private:
     const Bytes chunk_divisor_;
     enum class CrossStream : std::uint8_t { Never, Passed, Wait, Lend };
     const CrossStream cross_stream_;
+    const Isolation level_;
+    const PoolId checked_pool_;
+    const bool scrubs_;
     AddressMap& addresses_;
     BlockPool blocks_;
     ChunkStore store_;

@@ -35,6 +35,11 @@ public:
     // is not asked for its id, which would end the capture; it is then known by its handle.
     Status record(Address address, Stream stream, Defer capture);
     bool recorded(Address address) const { return uses_.contains(address); }
+    // Whether its free will wait for a stream.
+    bool waits(Address address) const {
+        const auto it = uses_.find(address);
+        return it != uses_.end() && !it->second.empty();
+    }
     // From now on it counts as recorded, if by no stream yet: its free shall come by here.
     void expect(Address address) { uses_[address]; }
     // The host waits for what the streams that use `address` have queued; they use it no more.

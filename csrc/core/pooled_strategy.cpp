@@ -1,6 +1,9 @@
 #include "core/pooled_strategy.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "core/arena.h"
 
 namespace gma {
 
@@ -15,7 +18,13 @@ void PooledStrategy::add_provider(PoolId pool, std::shared_ptr<SegmentProvider> 
     auto strategy = std::make_unique<SplitStrategy>(driver_, device_, options_, listeners_,
                                                     std::move(provider));
     strategy->set_captures(captures_);
-    providers_.push_back({pool, std::move(strategy)});
+    providers_.push_back({pool, std::move(strategy), false});
+    share_limit();
+}
+
+void PooledStrategy::add_region(PoolId pool, std::unique_ptr<HeapStrategy> strategy) {
+    strategy->set_captures(captures_);
+    providers_.push_back({pool, std::move(strategy), true});
     share_limit();
 }
 
@@ -27,10 +36,12 @@ HeapStrategy* PooledStrategy::provided(PoolId pool) const {
 }
 
 HeapStrategy& PooledStrategy::of(const Block* block) const {
-    if (block->arena == nullptr) {
-        for (const Provided& entry : providers_) {
-            if (entry.strategy->find(block->address) == block) { return *entry.strategy; }
-        }
+    for (const Provided& entry : providers_) {
+        // Arenas are found by whoever asks; their pools tell whose they are.
+        const bool is_its = block->arena != nullptr
+                                ? entry.is_region && entry.pool == block->arena->key().pool
+                                : entry.strategy->find(block->address) == block;
+        if (is_its) { return *entry.strategy; }
     }
     return *own_;
 }
@@ -63,11 +74,35 @@ void PooledStrategy::set_limit(Bytes limit_bytes) {
 
 Result<Block*> PooledStrategy::obtain(const Request& request, Effort effort) {
     HeapStrategy* pool = providers_.empty() ? nullptr : provided(request.pool);
-    if (pool == nullptr) { return own_->obtain(request, effort); }
+    if (pool == nullptr) { return obtain_own(request, effort); }
     share_limit();
     Result<Block*> block = obtain_provided(*pool, request, effort);
     share_limit();
     return block;
+}
+
+// What regions keep for their next blocks makes room too.
+Result<Block*> PooledStrategy::obtain_own(const Request& request, Effort effort) {
+    Result<Block*> block = own_->obtain(request, effort);
+    if (!block || *block != nullptr || effort < Effort::Limit || request.capturing) {
+        return block;
+    }
+    Result<Bytes> given = trim_regions(effort == Effort::HostWait ? Wait::Yes : Wait::Ask);
+    if (!given) { return given.status(); }
+    if (*given == 0) { return nullptr; }
+    share_limit();
+    return own_->obtain(request, effort);
+}
+
+Result<Bytes> PooledStrategy::trim_regions(Wait wait) {
+    Bytes sum = 0;
+    for (const Provided& entry : providers_) {
+        if (!entry.is_region) { continue; }
+        Result<Bytes> given = entry.strategy->trim(kMaxRequestBytes, wait);
+        if (!given) { return given; }
+        sum += *given;
+    }
+    return sum;
 }
 
 // The provider's memory lies on the same card: what is idle here makes room for it.
@@ -130,7 +165,7 @@ Result<Bytes> PooledStrategy::trim(Bytes bytes, Wait wait) {
     Result<Bytes> given = own_->trim(bytes, wait);
     for (const Provided& entry : providers_) {
         if (!given || *given >= bytes) { break; }
-        if (!entry.released) { continue; }
+        if (!entry.released && !entry.is_region) { continue; }
         Result<Bytes> part = entry.strategy->trim(bytes - *given, wait);
         if (!part) { return part; }
         *given += *part;
@@ -196,6 +231,11 @@ StrategyCounters PooledStrategy::counters() const {
         sum.host_wait_count += more.host_wait_count;
         sum.inactive_split_count += more.inactive_split_count;
         sum.inactive_split_bytes += more.inactive_split_bytes;
+        sum.leaked_count += more.leaked_count;
+        sum.cached_bytes += more.cached_bytes;
+        sum.waiting_bytes += more.waiting_bytes;
+        sum.quarantined_address_bytes += more.quarantined_address_bytes;
+        sum.unchecked_count += more.unchecked_count;
     };
     add(gone_);
     for (const Provided& entry : providers_) {

@@ -1,5 +1,6 @@
 // A device's strategy, and beside it one more for each private pool whose memory comes from a
-// provider (another allocator): that one cuts the provider's segments as SplitStrategy does.
+// provider (another allocator): that one cuts the provider's segments as SplitStrategy does. And
+// one for each level of isolation that a region asks for, as a pool that is never released.
 //
 //   reserved_bytes() == the strategy's + sum of the pools', and all of them share one limit
 //
@@ -31,6 +32,7 @@ public:
     // Nothing was obtained from the strategy before: another one takes its place.
     void replace_own(std::unique_ptr<HeapStrategy> own);
     void add_provider(PoolId pool, std::shared_ptr<SegmentProvider> provider);
+    void add_region(PoolId pool, std::unique_ptr<HeapStrategy> strategy);
     bool provides(PoolId pool) const { return provided(pool) != nullptr; }
 
     Block* take_cached(const Request& request) override {
@@ -42,6 +44,10 @@ public:
     void set_pending(Block* block) override { of(block).set_pending(block); }
     Block* find(Address address) override;
     BaseAllocation base_of(const Block* block) const override { return of(block).base_of(block); }
+    ByteRange window_of(const Block* block) const override { return of(block).window_of(block); }
+    std::vector<ByteRange> gaps_of(const Block* block) const override {
+        return of(block).gaps_of(block);
+    }
     void poll() override;
     Result<Bytes> trim(Bytes bytes, Wait wait) override;
     void release_pool(PoolId pool) override;
@@ -80,7 +86,8 @@ public:
 private:
     struct Provided {
         PoolId pool;
-        std::unique_ptr<SplitStrategy> strategy;
+        std::unique_ptr<HeapStrategy> strategy;
+        bool is_region = false;
         bool released = false;
     };
     using Providers = std::vector<Provided>;
@@ -91,6 +98,8 @@ private:
         return found != nullptr ? *found : *own_;
     }
     HeapStrategy& of(const Block* block) const;
+    Result<Bytes> trim_regions(Wait wait);
+    Result<Block*> obtain_own(const Request& request, Effort effort);
     Result<Block*> obtain_provided(HeapStrategy& strategy, const Request& request, Effort effort);
     void settle_released();
     void share_limit();

@@ -18,6 +18,7 @@ Result<Block*> DeviceHeap::obtain_locked(const Request& request, std::unique_loc
                                          Bytes requested_bytes) {
     note_change();
     for (auto& cache : caches_) { flush_locked(*cache); }  // whatever other threads have parked
+    flush_redzones_locked();
     Result<Block*> block = climb_locked(request, Ladder::First);
     strategy_->set_limit(limit_bytes_);
     if (block && *block != nullptr) { return block; }
@@ -100,9 +101,9 @@ bool DeviceHeap::run_callbacks(const OutOfMemoryReport& report) {
 
 // Where mapping does not work at all (its first call fails), whole segments do.
 Status DeviceHeap::fall_back_to_split_locked(const Status& why) {
-    if (kind_ != Strategy::Paged || mapped_once_) { return why; }
+    if (kind_ != Strategy::Paged || level_ != Isolation::Off || mapped_once_) { return why; }
     kind_ = Strategy::Split;
-    small_path_open_ = false;
+    small_path_open_ = fast_path_open_ = false;
     strategy_->replace_own(make_strategy(kind_));
     return {};
 }

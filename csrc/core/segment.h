@@ -1,5 +1,5 @@
-// A segment is one piece of memory from Driver::malloc or a pool's provider, for the strategies
-// that do not map pages.
+// A segment is one piece of memory from Driver::malloc, a pool's provider or GuardedMemory, for the
+// strategies whose memory stays where it is.
 // Its blocks tile it:
 //   sum(block.bytes) == bytes,  and no two neighbours are both Free.
 // It is idle when one Free block is all of it; only then may it be given back.
@@ -31,6 +31,7 @@ struct StreamLine {
 struct Segment {
     Address address = 0;
     Bytes bytes = 0;
+    Bytes held_bytes = 0;  // physical memory that it takes
     StreamLine* line = nullptr;
     PoolId pool;                       // {0, 0} once its private pool is released
     PoolId origin;                     // the pool that it was obtained for

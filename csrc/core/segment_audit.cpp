@@ -57,10 +57,10 @@ Status SegmentStore::audit(std::size_t listed_count) const {
     for (const auto& [address, segment] : segments_) {
         Status status = audit_segment(*segment, free_count, used_count, used_bytes);
         if (!status.ok()) { return status; }
-        sum_bytes += segment->bytes;
+        sum_bytes += segment->held_bytes;
     }
     if (sum_bytes != reserved_bytes_) {
-        return broken_invariant("sum(segment.bytes) == reserved", sum_bytes, reserved_bytes_);
+        return broken_invariant("sum(segment.held_bytes) == reserved", sum_bytes, reserved_bytes_);
     }
     if (used_count != used_.size()) {
         return broken_invariant("only Used blocks are found", used_.size(), used_count);

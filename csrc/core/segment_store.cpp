@@ -9,7 +9,7 @@ namespace gma {
 SegmentStore::~SegmentStore() {
     for (const auto& [address, segment] : segments_) {
         tell(Action::SegmentFree, *segment);
-        static_cast<void>(give_back(address));
+        static_cast<void>(memory_->give_back(*segment));
     }
 }
 
@@ -17,11 +17,15 @@ Result<Segment*> SegmentStore::obtain(Bytes bytes, const Request& request) {
     if (bytes > limit_bytes_ || excess_bytes(bytes) > 0) {
         return Status(Code::OutOfMemory, "the limit does not allow another segment");
     }
-    Result<Address> address = obtain_memory(bytes);
+    Result<Address> address = memory_->obtain(bytes, request);
     if (!address) { return address.status(); }
+    if (memory_->is_foreign() && block_at(*address, 1) != nullptr) {
+        return Status(Code::InvalidValue, "the pool's allocator gave the same memory twice");
+    }
     auto segment = std::make_unique<Segment>();
     segment->address = *address;
     segment->bytes = bytes;
+    segment->held_bytes = memory_->held_bytes(bytes);
     segment->line = &line_of(request);
     segment->pool = segment->origin = request.pool;
     segment->first = blocks_.take();
@@ -29,31 +33,12 @@ Result<Segment*> SegmentStore::obtain(Bytes bytes, const Request& request) {
     segment->first->bytes = bytes;
     segment->first->segment = segment.get();
     ++segment->line->segment_count;
-    reserved_bytes_ += bytes;
+    reserved_bytes_ += segment->held_bytes;
     ++change_count_;
     ++counters_.segment_count;
     ++counters_.device_alloc_count;
     tell(Action::SegmentAlloc, *segment);
     return segments_.emplace(*address, std::move(segment)).first->second.get();
-}
-
-Result<Address> SegmentStore::obtain_memory(Bytes bytes) {
-    if (provider_ == nullptr) { return driver_.malloc(device_, bytes); }
-    Result<Address> address = provider_->obtain(bytes);
-    if (!address) { return address; }
-    if (*address == 0) {
-        return Status(Code::OutOfMemory, "the pool's allocator has no more memory");
-    }
-    if (block_at(*address, 1) != nullptr) {
-        return Status(Code::InvalidValue, "the pool's allocator gave the same memory twice");
-    }
-    return address;
-}
-
-Status SegmentStore::give_back(Address address) {
-    if (provider_ == nullptr) { return driver_.free(device_, address); }
-    provider_->give_back(address);
-    return {};
 }
 
 void SegmentStore::tell(Action action, const Segment& segment) const {
@@ -92,7 +77,7 @@ SegmentStore::Released SegmentStore::release(Segment* segment, Wait wait) {
         if (Status status = wait_for(*segment); !status.ok()) { return {false, status}; }
     }
     tell(Action::SegmentFree, *segment);
-    Status status = give_back(segment->address);
+    Status status = memory_->give_back(*segment);
     ++(status.ok() ? counters_.device_free_count : counters_.leaked_count);
     forget(segment);
     return {true, std::move(status)};
@@ -115,7 +100,7 @@ Status SegmentStore::wait_for(Segment& segment) {
 }
 
 void SegmentStore::forget(Segment* segment) {
-    reserved_bytes_ -= segment->bytes;
+    reserved_bytes_ -= segment->held_bytes;
     ++change_count_;
     --counters_.segment_count;
     blocks_.give(segment->first);
@@ -221,7 +206,7 @@ std::vector<Segment*> SegmentStore::idle_segments(PoolId pool) const {
 Bytes SegmentStore::idle_bytes() const {
     Bytes bytes = 0;
     for (const auto& [address, segment] : segments_) {
-        if (segment->idle() && segment->shared()) { bytes += segment->bytes; }
+        if (segment->idle() && segment->shared()) { bytes += segment->held_bytes; }
     }
     return bytes;
 }
@@ -234,7 +219,7 @@ bool SegmentStore::captured(PoolId pool) const {
 
 void SegmentStore::add_pool_bytes(std::map<PoolId, Bytes>& held) const {
     for (const auto& [address, segment] : segments_) {
-        if (!segment->shared()) { held[segment->pool] += segment->bytes; }
+        if (!segment->shared()) { held[segment->pool] += segment->held_bytes; }
     }
 }
 

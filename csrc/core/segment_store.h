@@ -1,9 +1,9 @@
 // All segments of one device, their blocks by address, and the fences that giving one back needs.
 //
-//   reserved_bytes() == sum(segment.bytes) <= limit, unless the limit was lowered below it
+//   reserved_bytes() == sum(segment.held_bytes) <= limit, unless the limit was lowered below it
 //
-// With a provider, segments come from it instead of the driver, and it lives until the last one is
-// given back. Segments that come and go are told to the listeners (tell_segment).
+// Where they come from is the SegmentMemory's business. Segments that come and go are told to the
+// listeners (tell_segment).
 //
 // The driver's free() may return before the work that uses the memory is done, so a segment is
 // freed only when the fence of its last free has passed. A segment whose own free the driver
@@ -20,6 +20,7 @@
 
 #include "core/listeners.h"
 #include "core/segment.h"
+#include "core/segment_memory.h"
 #include "core/strategy.h"
 
 namespace gma {
@@ -29,8 +30,8 @@ public:
     using Wait = HeapStrategy::Wait;
 
     SegmentStore(Driver& driver, int device, const Listeners& listeners,
-                 std::shared_ptr<SegmentProvider> provider = nullptr)
-        : driver_(driver), device_(device), listeners_(listeners), provider_(std::move(provider)) {}
+                 std::unique_ptr<SegmentMemory> memory)
+        : driver_(driver), device_(device), listeners_(listeners), memory_(std::move(memory)) {}
     SegmentStore(const SegmentStore&) = delete;
     SegmentStore& operator=(const SegmentStore&) = delete;
     // Gives all memory back. Nobody may use a block of it any more.
@@ -38,6 +39,10 @@ public:
 
     // One Free block is all of it. OutOfMemory without a driver call beyond the limit.
     Result<Segment*> obtain(Bytes bytes, const Request& request);
+    // Records the fence that release() will ask.
+    Status fence(const Segment& segment) {
+        return segment.line->fences.covering(segment.freed_at, segment.line->free_count).status();
+    }
     // Frees an idle segment. It is gone unless waiting failed, or its fence has not passed and with
     // Wait::No nobody waited. The status is the driver's.
     struct Released {
@@ -45,9 +50,10 @@ public:
         Status status;
     };
     Released release(Segment* segment, Wait wait);
-    // What would have to be given back for `bytes` more.
+    // What would have to be given back for a segment of `bytes` more.
     Bytes excess_bytes(Bytes bytes) const {
-        return reserved_bytes_ + bytes > limit_bytes_ ? reserved_bytes_ + bytes - limit_bytes_ : 0;
+        const Bytes wanted = reserved_bytes_ + memory_->held_bytes(bytes);
+        return wanted > limit_bytes_ ? wanted - limit_bytes_ : 0;
     }
     void set_limit(Bytes limit_bytes) { limit_bytes_ = limit_bytes; }
     Bytes limit_bytes() const { return limit_bytes_; }
@@ -93,8 +99,6 @@ public:
     Status audit(std::size_t listed_count) const;
 
 private:
-    Result<Address> obtain_memory(Bytes bytes);
-    Status give_back(Address address);
     void tell(Action action, const Segment& segment) const;
     template <class Holds>
     std::vector<Segment*> idle_where(Holds&& holds) const;
@@ -108,7 +112,7 @@ private:
     Driver& driver_;
     const int device_;
     const Listeners& listeners_;
-    const std::shared_ptr<SegmentProvider> provider_;
+    const std::unique_ptr<SegmentMemory> memory_;
     bool captures_ = false;
     BlockPool blocks_;
     std::map<std::pair<Stream, std::uint64_t>, StreamLine> lines_;

@@ -14,7 +14,9 @@ SplitStrategy::SplitStrategy(Driver& driver, int device, const Options& options,
       max_rounding_bytes_(options.max_non_split_rounding_mb * 1_MiB),
       large_segment_bytes_(options.large_segment_size_mb * 1_MiB),
       garbage_threshold_(options.garbage_collection_threshold),
-      store_(driver, device, listeners, std::move(provider)) {
+      store_(driver, device, listeners,
+             provider == nullptr ? driver_segments(driver, device)
+                                 : provided_segments(std::move(provider))) {
     if (Result<DeviceProperties> properties = driver.properties(device); properties) {
         card_bytes_ = properties->total_bytes;
     }

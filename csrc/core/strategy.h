@@ -16,7 +16,8 @@
 namespace gma {
 
 struct Request {
-    Bytes bytes = 0;  // a multiple of kUnitBytes
+    Bytes bytes = 0;            // a multiple of kUnitBytes
+    Bytes requested_bytes = 0;  // of the caller
     Bytes alignment = kUnitBytes;
     Stream stream = nullptr;
     std::uint64_t stream_id = 0;
@@ -52,6 +53,11 @@ struct StrategyCounters {
     Bytes inactive_split_bytes = 0;
     std::int64_t inactive_split_count = 0;
     Bytes private_pool_bytes = 0;  // held by private pools that are not released
+    // Isolation, see IsolationReport.
+    Bytes cached_bytes = 0;
+    Bytes waiting_bytes = 0;
+    Bytes quarantined_address_bytes = 0;
+    std::int64_t unchecked_count = 0;
 };
 
 class HeapStrategy {
@@ -70,6 +76,10 @@ public:
     // The Used or Pending block that starts at `address`, or nullptr.
     virtual Block* find(Address address) = 0;
     virtual BaseAllocation base_of(const Block* block) const = 0;
+    // The addresses that nobody else gets while the block stands.
+    virtual ByteRange window_of(const Block* block) const { return {block->address, block->end()}; }
+    // What of them must hold the pattern of the no-sharing mode, if anything.
+    virtual std::vector<ByteRange> gaps_of(const Block*) const { return {}; }
 
     // Finishes what waits for fences that have passed.
     virtual void poll() = 0;

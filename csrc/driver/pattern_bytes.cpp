@@ -11,22 +11,29 @@ ByteRange words_in(const ByteRange& range) {
     return {begin, std::max(begin, range.end / kPatternBytes * kPatternBytes)};
 }
 
+// Each byte is as the one kPatternBytes before: copied in ever longer runs, which is fast in a debug
+// build too.
 void write_pattern(unsigned char* bytes, const ByteRange& range, std::uint32_t pattern) {
-    const auto write = [&](Address begin, Address end) {
-        for (Address at = begin; at < end; ++at) {
-            bytes[at - range.begin] = pattern_byte(pattern, at);
-        }
-    };
-    const ByteRange words = words_in(range);
-    write(range.begin, words.begin);
-    for (Address at = words.begin; at < words.end; at += kPatternBytes) {
-        std::memcpy(bytes + (at - range.begin), &pattern, kPatternBytes);
+    const Bytes length = range.end - range.begin;
+    Bytes done = std::min(length, kPatternBytes);
+    for (Bytes i = 0; i < done; ++i) { bytes[i] = pattern_byte(pattern, range.begin + i); }
+    for (; done < length; done = std::min(2 * done, length)) {
+        std::memcpy(bytes + done, bytes, std::min(done, length - done));
     }
-    write(words.end, range.end);
+}
+
+static bool holds(const unsigned char* bytes, const ByteRange& range, std::uint32_t pattern) {
+    const Bytes length = range.end - range.begin;
+    for (Bytes i = 0; i < std::min(length, kPatternBytes); ++i) {
+        if (bytes[i] != pattern_byte(pattern, range.begin + i)) { return false; }
+    }
+    return length <= kPatternBytes ||
+           std::memcmp(bytes, bytes + kPatternBytes, length - kPatternBytes) == 0;
 }
 
 std::optional<Finding> find_other(const unsigned char* bytes, std::size_t index,
                                   const ByteRange& range, std::uint32_t pattern) {
+    if (holds(bytes, range, pattern)) { return std::nullopt; }
     Finding finding{.range = index};
     for (Address at = range.begin; at < range.end;) {
         std::uint32_t word = ~pattern;

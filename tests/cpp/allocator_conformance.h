@@ -336,6 +336,7 @@ inline void ConformanceOfAllocator::threads() {
                 if (problem_count++ == 0) { problem = address.status().message(); }
                 continue;
             }
+            driver.drain(stream);  // with isolation, fresh memory is filled in its order
             auto* memory = reinterpret_cast<unsigned char*>(*address);
             std::memset(memory, static_cast<int>(number), bytes);
             if (random() % 8 == 0) { std::this_thread::yield(); }

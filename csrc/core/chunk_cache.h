@@ -1,0 +1,45 @@
+// Physical memory that GuardedMemory holds for its next windows: handles that are mapped nowhere,
+// by stream and size. Each was filled with the pattern when it was given up.
+//
+//   bytes() == sum of the handles' bytes
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "driver/driver.h"
+
+namespace gma {
+
+struct GuardedChunk {
+    Handle handle{};
+    Bytes bytes = 0;         // a power of two of pages
+    bool patterned = false;  // it holds the pattern, all of it
+    bool mapped = false;
+};
+
+class ChunkCache {
+public:
+    // Memory does not pass from one stream to another but through the driver.
+    void put(std::uint64_t stream_id, GuardedChunk chunk);
+    // The largest one of [least, most] bytes; handle 0 and 0 bytes if there is none.
+    GuardedChunk take(std::uint64_t stream_id, Bytes least_bytes, Bytes most_bytes);
+    // The one that has been here longest.
+    GuardedChunk take_oldest();
+    Bytes bytes() const { return bytes_; }
+
+private:
+    struct Entry {
+        GuardedChunk chunk;
+        std::uint64_t order;
+    };
+    using Key = std::pair<std::uint64_t, Bytes>;  // stream id, chunk bytes
+    std::map<Key, std::deque<Entry>> chunks_;     // none is empty
+    Bytes bytes_ = 0;
+    std::uint64_t next_order_ = 0;
+};
+
+}  // namespace gma

@@ -1,0 +1,233 @@
+// The device's part of the no-sharing mode: which level a request has, what its blocks are noted
+// as, and the checks that frees of `packed` wait for.
+#include <utility>
+
+#include "core/device_heap.h"
+#include "core/guarded_strategy.h"
+#include "core/paged_strategy.h"
+#include "core/regions.h"
+
+namespace gma {
+namespace {
+
+Violation violation_of(const Finding& finding, const LedgerEntry& tensor) {
+    Violation violation;
+    violation.kind =
+        finding.first_bad < tensor.address ? Violation::Kind::Underrun : Violation::Kind::Overrun;
+    violation.tensor = tensor;
+    violation.first_bad = finding.first_bad;
+    violation.bad_bytes = finding.bad_bytes;
+    violation.found = finding.found;
+    return violation;
+}
+
+}  // namespace
+
+std::unique_ptr<HeapStrategy> DeviceHeap::make_isolated(Isolation level, PoolId pool) {
+    if (level >= Isolation::Tensor) {
+        return std::make_unique<GuardedStrategy>(driver_, device_, properties_, options_, level,
+                                                 listeners_, ledger_);
+    }
+    Options options = options_;
+    if (level != Isolation::Off) { options.cross_stream = "never"; }
+    return std::make_unique<PagedStrategy>(driver_, device_, properties_, options, level, pool,
+                                           addresses_, listeners_);
+}
+
+// Memory of private pools may be a graph's, which writes when it likes: `packed` does not check it.
+Isolation DeviceHeap::level_of(PoolId pool) const {
+    if (pool == PoolId{}) { return level_; }
+    if (pool.first == kRegionPools) { return static_cast<Isolation>(pool.second); }
+    return level_ == Isolation::Packed ? Isolation::PerStream : level_;
+}
+
+Bytes DeviceHeap::request_bytes_locked(Bytes bytes, PoolId pool) const {
+    const Isolation level = level_of(pool);
+    const bool is_paged = pool.first == kRegionPools
+                              ? level < Isolation::Tensor
+                              : kind_ == Strategy::Paged && !strategy_->provides(pool);
+    const Bytes wanted = with_redzone(std::max(bytes, Bytes{1}), level);
+    return is_paged ? large_bytes(wanted) : round_up(wanted, kUnitBytes);
+}
+
+void DeviceHeap::note_allocated_locked(Block* block, PoolId pool) {
+    const Isolation level = level_of(pool);
+    if (level < Isolation::Packed) { return; }
+    block->checked = level == Isolation::Packed;
+    const ByteRange window = strategy_->window_of(block);
+    LedgerEntry entry;
+    entry.address = block->address;
+    entry.requested_bytes = block->requested();
+    entry.window_begin = window.begin;
+    entry.window_end = window.end;
+    entry.stream = block->stream();
+    entry.level = level;
+    ledger_.allocated(entry);
+}
+
+// Marked as if a stream had been recorded, so that its free comes by here.
+void DeviceHeap::note_object_locked(Slab* slab, Address address, Bytes requested_bytes) {
+    if (level_ < Isolation::Packed) { return; }
+    static_cast<void>(slab->cache->set_recorded(slab, address));
+    pending_.expect(address);
+    LedgerEntry entry;
+    entry.address = address;
+    entry.requested_bytes = requested_bytes;
+    entry.window_begin = address;
+    entry.window_end = address + slab->object_bytes;
+    entry.stream = slab->cache->key().stream;
+    entry.level = level_;
+    ledger_.allocated(entry);
+}
+
+void DeviceHeap::note_freed_locked(Address address) {
+    if (ledger_.used()) { ledger_.freed(address); }
+}
+
+bool DeviceHeap::knew(Address address) {
+    const std::lock_guard guard(lock_);
+    return ledger_.gone(address) != nullptr;
+}
+
+Status DeviceHeap::refuse_free(Address address) {
+    const std::lock_guard guard(lock_);
+    return refuse_free_locked(address);
+}
+
+Status DeviceHeap::refuse_free_locked(Address address) {
+    if (!ledger_.used()) {
+        return {Code::InvalidValue, "free of a block that is not allocated (freed twice?)"};
+    }
+    return {Code::InvalidValue, violation_text(ledger_.refused_free(address))};
+}
+
+Status DeviceHeap::raise_violation_locked() {
+    if (!raises_ || ledger_.violation_count() == raised_count_) { return {}; }
+    raised_count_ = ledger_.violation_count();
+    return {Code::InvalidValue, violation_text(ledger_.violations().back())};
+}
+
+bool DeviceHeap::is_checked(const PendingFree& free) const {
+    return free.slab != nullptr ? level_ == Isolation::Packed : free.block->checked;
+}
+
+// All streams that used it are done with it but its own.
+void DeviceHeap::finish_free_locked(const PendingFree& free) {
+    if (!is_checked(free)) { return reuse_locked(free); }
+    hold_for_check_locked(free);
+    if (redzones_.due()) { flush_redzones_locked(); }
+}
+
+void DeviceHeap::hold_for_check_locked(const PendingFree& free) {
+    Block* block = free.slab != nullptr ? free.slab->block : free.block;
+    const ArenaKey& key = block->arena->key();
+    std::vector<ByteRange> gaps = strategy_->gaps_of(block);
+    if (free.slab != nullptr && !gaps.empty()) {
+        const Slab& slab = *free.slab;
+        const Address end = free.address + slab.object_bytes;
+        gaps = {{end - slab.unused_bytes[slab.index_of(free.address)], end}};
+    }
+    if (free.slab == nullptr && block->kind == TileKind::Used) { strategy_->set_pending(block); }
+    redzones_.add(free, key.stream, key.stream_id, gaps.empty() ? ByteRange{} : gaps.front());
+}
+
+// Nothing is launched while a graph may be captured; what waits, waits for the end of that.
+void DeviceHeap::flush_redzones_locked() {
+    if (redzones_.empty() || may_capture_locked()) { return; }
+    for (const PendingFree& free : redzones_.flush()) { reuse_locked(free); }
+}
+
+void DeviceHeap::reuse_locked(const PendingFree& free) {
+    if (free.slab != nullptr) { return return_object_locked(free.slab, free.address); }
+    count_active_locked(free.block->bytes, stat_pool(free.block->requested_bytes), -1);
+    free.block->checked = false;
+    give_locked(free.block);
+}
+
+Status DeviceHeap::open_region(Isolation level) {
+    const std::lock_guard guard(lock_);
+    if (properties_.page_bytes == 0) {
+        return {Code::NotSupported,
+                "isolation needs virtual memory management, which this device does not have"};
+    }
+    const PoolId pool = region_pool(level);
+    if (level != Isolation::Off && level != level_ && !strategy_->provides(pool)) {
+        strategy_->add_region(pool, make_isolated(level, pool));
+        ++pools_[pool].use_count;
+        has_pools_ = true;
+        note_change();
+    }
+    update_small_path_locked();
+    return {};
+}
+
+void DeviceHeap::close_region() {
+    const std::lock_guard guard(lock_);
+    update_small_path_locked();
+}
+
+IsolationReport DeviceHeap::isolation_report() {
+    const std::lock_guard guard(lock_);
+    if (!may_capture_locked()) { redzones_.collect(false); }
+    const StrategyCounters counters = strategy_->counters();
+    IsolationReport report;
+    report.level = level_;
+    report.cached_bytes = counters.cached_bytes;
+    report.waiting_bytes = counters.waiting_bytes + redzones_.large_bytes();
+    report.quarantined_address_bytes = counters.quarantined_address_bytes;
+    report.unchecked_count = counters.unchecked_count + redzones_.unchecked_count();
+    report.violation_count = ledger_.violation_count();
+    report.violations = ledger_.violations();
+    report.shortcoming = driver_.content_shortcoming(device_);
+    return report;
+}
+
+std::vector<LedgerEntry> DeviceHeap::ledger() {
+    const std::lock_guard guard(lock_);
+    return ledger_.entries();
+}
+
+Result<std::int64_t> DeviceHeap::check_now() {
+    const std::lock_guard guard(lock_);
+    if (may_capture_locked() && capture_under_way_locked()) {
+        return Status(Code::NotSupported, "nothing can be checked while a graph is captured");
+    }
+    flush_redzones_locked();
+    if (Status status = driver_.synchronize_device(device_); !status.ok()) { return status; }
+    redzones_.collect(true);
+    strategy_->poll();
+    std::vector<ByteRange> ranges;
+    std::vector<const LedgerEntry*> tensors;
+    for (const auto& [address, entry] : ledger_.live()) {
+        for (const ByteRange& gap : live_gaps_locked(entry)) {
+            ranges.push_back(gap);
+            tensors.push_back(&entry);
+        }
+    }
+    if (ranges.empty()) { return std::int64_t{0}; }
+    Result<Check> check = driver_.check(device_, nullptr, ranges, kPattern);
+    if (!check) { return check.status(); }
+    std::vector<Finding> findings;
+    if (Result<bool> done = driver_.checked(*check, true, findings); !done) {
+        return done.status();
+    }
+    for (const Finding& finding : findings) {
+        ledger_.add(violation_of(finding, *tensors[finding.range]));
+    }
+    return static_cast<std::int64_t>(ledger_.live().size());
+}
+
+std::vector<ByteRange> DeviceHeap::live_gaps_locked(const LedgerEntry& entry) {
+    if (const Block* block = strategy_->find(entry.address); block != nullptr) {
+        return strategy_->gaps_of(block);
+    }
+    const Arena* arena = addresses_.find(entry.address);
+    if (arena == nullptr) { return {}; }
+    const std::uintptr_t tagged = addresses_.find(entry.address)->tagged_start(entry.address);
+    const bool patterned = (tagged & 1) != 0 &&
+                           !strategy_->gaps_of(reinterpret_cast<Slab*>(tagged - 1)->block).empty();
+    if (!patterned) { return {}; }
+    return {{entry.address + entry.requested_bytes, entry.window_end}};
+}
+
+}  // namespace gma

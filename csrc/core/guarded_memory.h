@@ -1,0 +1,121 @@
+// Memory and addresses of its own for each block, between guards:
+//
+//   window    [ guard | pages ............... | guard ]     reserved; the guards are never mapped
+//   guard:upper               [ gap | block  ]              the block ends where the guard begins,
+//                                                           but for its alignment
+//   guard:lower       [ block | gap ]
+//
+// The pages are handles that nobody else has, of powers of two of pages. What the tensor does not
+// fill of them holds kPattern from the first use to the free, which checks it. Then all of it is
+// filled with the pattern; once the fence of that has passed, the handles are unmapped and go to
+// the cache, and the window into quarantine.
+//
+//   held: in_use_bytes() == sum of the pages of all windows;  in_use + cached <= limit
+//
+// What is done while a graph is captured cannot fill or check: such a block has no pattern.
+#pragma once
+
+#include <unordered_map>
+#include <vector>
+
+#include "core/chunk_cache.h"
+#include "core/ledger.h"
+#include "core/segment_memory.h"
+#include "core/window_addresses.h"
+
+namespace gma {
+
+class GuardedMemory final : public SegmentMemory {
+public:
+    GuardedMemory(Driver& driver, int device, DeviceProperties properties, const Options& options,
+                  Ledger& ledger);
+    ~GuardedMemory() override;
+
+    // What a block of `requested_bytes` takes of its pages: a multiple of the alignment.
+    Bytes block_bytes(Bytes requested_bytes) const;
+
+    Bytes held_bytes(Bytes block_bytes) const override {
+        return round_up(block_bytes, page_bytes_);
+    }
+    // OutOfMemory, without a driver call, beyond the limit.
+    Result<Address> obtain(Bytes block_bytes, const Request& request) override;
+    Status give_back(const Segment& segment) override;
+
+    // The block was freed and all that was recorded for it is done but its stream's work: queues
+    // the check and the fill. Does nothing the second time.
+    void sweep(const Segment& segment);
+    // A private pool hands the block out again.
+    void renew(const Segment& segment, const Request& request);
+    // The ranges of an allocated block that must hold the pattern; empty: it has none.
+    std::vector<ByteRange> gaps(Address address) const;
+
+    // The pages under a block.
+    BaseAllocation pages(Address address) const;
+    ByteRange window(Address address) const;  // guards included
+    Bytes in_use_bytes() const { return in_use_bytes_; }
+    Bytes cached_bytes() const { return cache_.bytes(); }
+    Bytes quarantined_bytes() const { return addresses_.quarantined_bytes(); }
+    void set_limit(Bytes limit_bytes) { limit_bytes_ = limit_bytes; }
+    // Gives cached handles back to the driver, the oldest first, until `bytes` are gone.
+    Result<Bytes> release_cached(Bytes bytes);
+    std::int64_t created_count() const { return created_count_; }
+    std::int64_t released_count() const { return released_count_; }
+    std::int64_t leaked_count() const { return leaked_count_; }
+    // Blocks that the driver could not check.
+    std::int64_t unchecked_count() const { return unchecked_count_; }
+
+private:
+    static constexpr Bytes kMaxChunkBytes = 1_GiB;
+    // Kept of what was in use at most: a quarter, and this at least.
+    static constexpr Bytes kKeptBytes = 256_MiB;
+    static constexpr Bytes kKeptShare = 4;
+
+    struct Window {
+        Address begin = 0;
+        Bytes bytes = 0;  // guards included
+        Address block = 0;
+        Address pages = 0;
+        Bytes pages_bytes = 0;
+        Bytes requested_bytes = 0;
+        Stream stream = nullptr;
+        std::uint64_t stream_id = 0;
+        std::vector<GuardedChunk> chunks;
+        bool broken = false;     // an unmap was refused: nobody gets its addresses any more
+        bool patterned = false;  // the gaps hold the pattern
+        bool swept = false;      // freed: all of the pages will hold it when the stream gets there
+        Check check{};
+    };
+
+    Result<Window> open(Bytes block_bytes, const Request& request);
+    Status gather(Window& window);
+    Result<GuardedChunk> next_chunk(const Window& window, Bytes missing_bytes);
+    Result<GuardedChunk> create_chunk(Bytes bytes);
+    Status map(Window& window);
+    Status fill_fresh(Window& window, const Request& request);
+    Status unmap(Window& window);
+    void close(Window& window);
+    void collect(Window& window);
+    static std::vector<ByteRange> gaps_of(const Window& window);
+
+    Driver& driver_;
+    const int device_;
+    const Bytes page_bytes_;
+    const Bytes alignment_;
+    const bool against_lower_;
+    const bool poisons_;
+    const bool scrubs_;
+    Ledger& ledger_;
+    WindowAddresses addresses_;
+    ChunkCache cache_;
+    std::unordered_map<Address, Window> windows_;       // by the block's address
+    std::unordered_map<Address, Address> quarantined_;  // a window's begin: its block
+    Bytes limit_bytes_ = kMaxRequestBytes;
+    Bytes in_use_bytes_ = 0;
+    Bytes in_use_peak_bytes_ = 0;
+    std::int64_t created_count_ = 0;
+    std::int64_t released_count_ = 0;
+    std::int64_t leaked_count_ = 0;
+    std::int64_t unchecked_count_ = 0;
+};
+
+}  // namespace gma

@@ -1,0 +1,283 @@
+#include "core/guarded_strategy.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+namespace gma {
+namespace {
+
+// The store owns the memory; the strategy, which needs it first, refers to it.
+std::unique_ptr<SegmentMemory> owned(GuardedMemory& memory) {
+    return std::unique_ptr<SegmentMemory>(&memory);
+}
+
+}  // namespace
+
+GuardedStrategy::GuardedStrategy(Driver& driver, int device, DeviceProperties properties,
+                                 const Options& options, Isolation level,
+                                 const Listeners& listeners, Ledger& ledger)
+    : waits_at_free_(level == Isolation::Strict),
+      memory_(*new GuardedMemory(driver, device, properties, options, ledger)),
+      store_(driver, device, listeners, owned(memory_)) {}
+
+// Only a private pool has memory at hand.
+Block* GuardedStrategy::take_cached(const Request& request) {
+    if (request.at != 0) { return take_at(request.pool, request.at, request.bytes); }
+    if (idle_.empty() || request.pool == PoolId{}) { return nullptr; }
+    const Bytes bytes = memory_.block_bytes(request.requested_bytes);
+    const auto found = std::find_if(idle_.begin(), idle_.end(), [&](const Segment* segment) {
+        return segment->pool == request.pool && segment->bytes == bytes && segment->captured &&
+               segment->line->stream == request.stream && segment->line->id == request.stream_id;
+    });
+    if (found == idle_.end()) { return nullptr; }
+    Segment* segment = *found;
+    idle_.erase(found);
+    memory_.renew(*segment, request);
+    store_.take(segment->first, request.for_graph);
+    return segment->first;
+}
+
+Result<Block*> GuardedStrategy::obtain(const Request& request, Effort effort) {
+    if (request.at != 0) { return nullptr; }
+    if (effort == Effort::Budget) {
+        if (!request.capturing) { poll(); }
+        return open(request);
+    }
+    if (effort != Effort::HostWait || request.capturing) { return nullptr; }
+    for (Segment* segment = oldest(); segment != nullptr; segment = oldest()) {
+        Result<bool> gone = finish(segment, Wait::Yes);
+        if (!gone) { return gone.status(); }
+        if (!*gone) { break; }
+        Result<Block*> block = open(request);
+        if (!block || *block != nullptr) { return block; }
+    }
+    return nullptr;
+}
+
+Result<Block*> GuardedStrategy::open(const Request& request) {
+    Result<Segment*> segment = store_.obtain(memory_.block_bytes(request.requested_bytes), request);
+    if (!segment) {
+        if (segment.status().code() == Code::OutOfMemory) { return nullptr; }
+        return segment.status();
+    }
+    store_.take((*segment)->first, request.for_graph);
+    return (*segment)->first;
+}
+
+void GuardedStrategy::give(Block* block) {
+    if (store_.give(block)) { retire(block->segment); }
+}
+
+void GuardedStrategy::unpin(Block* block) {
+    if (store_.unpin(block)) { retire(block->segment); }
+}
+
+// What a graph may still use.
+bool GuardedStrategy::stays(const Segment& segment) const {
+    return segment.captured && !segment.shared();
+}
+
+void GuardedStrategy::retire(Segment* segment) {
+    if (stays(*segment) || store_.capturing()) {
+        idle_.push_back(segment);
+        return;
+    }
+    memory_.sweep(*segment);
+    std::deque<Segment*>& line = waiting_[segment->line];
+    line.push_back(segment);
+    waiting_bytes_ += segment->held_bytes;
+    const bool fenced = store_.fence(*segment).ok() && !segment->captured;
+    if (waits_at_free_ || !fenced) {  // nobody but the device can tell when it is out of use
+        static_cast<void>(finish(segment, Wait::Yes));
+        return;
+    }
+    static_cast<void>(finish_passed(line));
+    while (waiting_bytes_ > allowance_bytes()) {
+        const Result<bool> gone = finish(oldest(), Wait::Yes);
+        if (!gone || !*gone) { return; }  // tried again with the next free
+    }
+}
+
+Bytes GuardedStrategy::allowance_bytes() const {
+    return std::max(kWaitingBytes, store_.used_bytes() / kWaitingShare);
+}
+
+Segment* GuardedStrategy::oldest() const {
+    Segment* found = nullptr;
+    for (const auto& [line, segments] : waiting_) {
+        Segment* front = segments.front();
+        if (found == nullptr || front->freed_order < found->freed_order) { found = front; }
+    }
+    return found;
+}
+
+// True: gone, whatever the driver said of it.
+Result<bool> GuardedStrategy::finish(Segment* segment, Wait wait) {
+    const StreamLine* line = segment->line;
+    const Bytes held_bytes = segment->held_bytes;
+    auto [gone, status] = store_.release(segment, wait);
+    if (gone) {
+        const auto at = waiting_.find(line);
+        std::deque<Segment*>& waiting = at->second;
+        waiting.erase(std::find(waiting.begin(), waiting.end(), segment));
+        if (waiting.empty()) { waiting_.erase(at); }
+        waiting_bytes_ -= held_bytes;
+    }
+    if (!status.ok()) { return std::move(status); }
+    return gone;
+}
+
+// Those of a line whose fences have passed; the deque is gone when it is empty.
+Status GuardedStrategy::finish_passed(std::deque<Segment*>& line) {
+    for (std::size_t left = line.size(); left > 0; --left) {
+        const Result<bool> gone = finish(line.front(), Wait::No);
+        if (!gone) { return gone.status(); }
+        if (!*gone) { return {}; }
+    }
+    return {};
+}
+
+void GuardedStrategy::poll() {
+    if (waiting_.empty() && idle_.empty()) { return; }
+    if (store_.capturing()) { return; }
+    if (!idle_.empty()) { static_cast<void>(retire_idle({})); }
+    for (auto it = waiting_.begin(); it != waiting_.end();) {
+        static_cast<void>(finish_passed((it++)->second));
+    }
+}
+
+// What was freed while a graph was captured and no graph uses, of one pool or of all.
+Result<Bytes> GuardedStrategy::retire_idle(PoolId pool) {
+    Bytes bytes = 0;
+    std::vector<Segment*> left;
+    for (Segment* segment : std::exchange(idle_, {})) {
+        const bool asked = pool == PoolId{} || segment->origin == pool;
+        if (!asked || stays(*segment) || segment->pin_count > 0) {
+            left.push_back(segment);
+        } else {
+            bytes += segment->held_bytes;
+            retire(segment);
+        }
+    }
+    idle_.insert(idle_.end(), left.begin(), left.end());
+    return bytes;
+}
+
+Result<Bytes> GuardedStrategy::finish_waiting(Bytes bytes) {
+    Bytes gone_bytes = 0;
+    for (Segment* segment = oldest(); segment != nullptr && gone_bytes < bytes;
+         segment = oldest()) {
+        const Bytes held_bytes = segment->held_bytes;
+        const Result<bool> gone = finish(segment, Wait::Yes);
+        if (!gone) { return gone.status(); }
+        if (!*gone) { break; }
+        gone_bytes += held_bytes;
+    }
+    return gone_bytes;
+}
+
+Result<Bytes> GuardedStrategy::trim(Bytes bytes, Wait wait) {
+    if (store_.capturing()) { return Bytes{0}; }
+    poll();
+    if (wait == Wait::Yes && memory_.cached_bytes() < bytes) {
+        Result<Bytes> waited = finish_waiting(bytes - memory_.cached_bytes());
+        if (!waited) { return waited; }
+    }
+    return memory_.release_cached(bytes);
+}
+
+Result<Bytes> GuardedStrategy::trim_pool(PoolId pool, Wait wait) {
+    if (store_.capturing()) { return Bytes{0}; }
+    Result<Bytes> retired = retire_idle(pool);
+    if (!retired || *retired == 0) { return retired; }
+    return trim(*retired, wait);
+}
+
+void GuardedStrategy::release_pool(PoolId pool) {
+    store_.share(pool);
+    poll();
+}
+
+Block* GuardedStrategy::take_at(PoolId pool, Address at, Bytes bytes) {
+    const auto found = std::find_if(idle_.begin(), idle_.end(), [&](const Segment* segment) {
+        return segment->address == at && segment->bytes == bytes && segment->pool == pool &&
+               segment->pin_count == 0;
+    });
+    if (found == idle_.end()) { return nullptr; }
+    Segment* segment = *found;
+    idle_.erase(found);
+    store_.take(segment->first, false);
+    return segment->first;
+}
+
+Status GuardedStrategy::check_place(const Request&) const {
+    return {Code::NotSupported,
+            "with isolation each tensor has addresses of its own: none can be named for it"};
+}
+
+Result<bool> GuardedStrategy::fill_place(const Request& request, Effort) {
+    const Block* block = store_.block_at(request.at, request.bytes);
+    if (block != nullptr && block->segment->pool == request.pool) { return true; }
+    return Status(Code::InvalidValue, "the pool has no memory at this address any more");
+}
+
+void GuardedStrategy::set_limit(Bytes limit_bytes) { memory_.set_limit(limit_bytes); }
+
+Bytes GuardedStrategy::available_bytes(Bytes growth_bytes) const {
+    return round_down(growth_bytes + memory_.cached_bytes() + waiting_bytes_, kUnitBytes);
+}
+
+StrategyCounters GuardedStrategy::counters() const {
+    StrategyCounters counters = store_.counters();
+    counters.device_alloc_count = memory_.created_count();
+    counters.device_free_count = memory_.released_count();
+    counters.leaked_count = memory_.leaked_count();
+    counters.cached_bytes = memory_.cached_bytes();
+    counters.waiting_bytes = waiting_bytes_;
+    counters.quarantined_address_bytes = memory_.quarantined_bytes();
+    counters.unchecked_count = memory_.unchecked_count();
+    return counters;
+}
+
+// A segment is the pages of a block: the gap in front of it and behind it are Free in them.
+void GuardedStrategy::snapshot(std::vector<SegmentInfo>& segments) const {
+    const std::size_t first = segments.size();
+    store_.snapshot(segments);
+    for (std::size_t i = first; i < segments.size(); ++i) {
+        SegmentInfo& segment = segments[i];
+        const BaseAllocation pages = memory_.pages(segment.address);
+        const Bytes front = segment.address - pages.address;
+        const Bytes behind = pages.bytes - front - segment.bytes;
+        if (front > 0) {
+            segment.blocks.insert(segment.blocks.begin(),
+                                  {pages.address, front, 0, BlockState::Free});
+        }
+        if (behind > 0) {
+            segment.blocks.push_back(
+                {segment.address + segment.bytes, behind, 0, BlockState::Free});
+        }
+        segment.address = pages.address;
+        segment.bytes = pages.bytes;
+    }
+}
+
+Status GuardedStrategy::audit() const {
+    std::size_t listed = idle_.size();
+    Bytes waiting_bytes = 0;
+    for (const auto& [line, segments] : waiting_) {
+        listed += segments.size();
+        for (const Segment* segment : segments) { waiting_bytes += segment->held_bytes; }
+    }
+    if (waiting_bytes != waiting_bytes_) {
+        return broken_invariant("sum(waiting held_bytes) == waiting bytes", waiting_bytes,
+                                waiting_bytes_);
+    }
+    if (memory_.in_use_bytes() != store_.reserved_bytes()) {
+        return broken_invariant("windows hold what segments do", memory_.in_use_bytes(),
+                                store_.reserved_bytes());
+    }
+    return store_.audit(listed);
+}
+
+}  // namespace gma
