@@ -26,6 +26,7 @@ from gpumem_alloc import workers
 from gpumem_alloc.errors import AllocatorError
 from gpumem_alloc.workers import by_value
 from gpumem_alloc.workers.patches import Patches
+from tests.rig.machine import Machine
 
 ROOT = Path(__file__).resolve().parent.parent
 METHODS = ("fork", "spawn", "forkserver")
@@ -393,3 +394,38 @@ def test_what_somebody_replaced_later_is_left_alone() -> None:
     patches.undo()
     assert vars(owner) == {"name": "theirs"}
     assert table == {"key": "theirs"}
+
+
+def test_a_large_message_is_read_whole_and_a_closed_pipe_is_an_end() -> None:
+    inbox, outbox = multiprocessing.Pipe(duplex=False)
+    message = bytes(range(256)) * 4096
+    with workers.no_sharing():
+        thread = threading.Thread(target=outbox.send_bytes, args=(message,))
+        thread.start()
+        assert inbox.recv_bytes() == message
+        thread.join()
+        outbox.close()
+        with pytest.raises(EOFError):
+            inbox.recv_bytes()
+    inbox.close()
+
+
+def test_pinned_batches_come_by_value(machine: Machine) -> None:
+    machine.run("""
+    import torch
+    from gpumem_alloc import workers
+    from torch.utils.data import DataLoader, TensorDataset
+    data = torch.arange(2.0 * (1 << 20)).view(2, -1)
+    with workers.no_sharing():
+        loader = DataLoader(
+            TensorDataset(data), num_workers=2, pin_memory=True, persistent_workers=True,
+            multiprocessing_context="fork",
+        )
+        for _ in range(2):
+            batches = [batch for (batch,) in loader]
+            assert all(batch.is_pinned() for batch in batches)
+            assert torch.equal(torch.cat(batches), data)
+    assert "/dev/shm/torch" not in open("/proc/self/maps").read()
+    assert not data.is_shared()
+    del loader, batches
+    """)

@@ -35,7 +35,6 @@ def install(patches: Patches, is_active: IsActive, in_child: type) -> None:
     for kind in (queues.Queue, queues.JoinableQueue):
         patches.attribute(kind, "put", _put(kind.put, is_active))
     patches.attribute(connection.Connection, "_recv", pipes.receive)
-    patches.attribute(connection.Connection, "_send", pipes.send)
 
 
 def _reducers(table: dict[Any, Any]) -> dict[Any, Any]:
