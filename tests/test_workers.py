@@ -429,3 +429,14 @@ def test_pinned_batches_come_by_value(machine: Machine) -> None:
     assert not data.is_shared()
     del loader, batches
     """)
+
+
+def test_the_table_in_the_docs_is_that_of_the_newest_results() -> None:
+    from benchmarks.host.worker_transport import render, text
+
+    newest = sorted((ROOT / "benchmarks" / "results" / "worker_transport").glob("*.json"))[-1]
+    results = json.loads(newest.read_text())
+    page = (ROOT / "docs" / "workers.md").read_text()
+    assert newest.name in page
+    assert render(results["summary"]) in page
+    assert f"slower from {text(results['loses_from_bytes'])} on" in page

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import statistics
 import time
 from collections.abc import Iterator
@@ -136,7 +137,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)  # the workers have one each, too
-    machine = environment()
+    machine = environment() | {"load_average": os.getloadavg()[0]}  # of others, before it starts
     print("| a batch of | shared µs | by value µs | by value / shared |\n|---|---|---|---|")
     rows = measure(arguments.rounds, arguments.sizes)
     found = summary(rows)
