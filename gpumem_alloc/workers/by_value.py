@@ -17,7 +17,7 @@ from gpumem_alloc import _C
 from gpumem_alloc.errors import AllocatorError
 
 Reducer = Callable[[Any], Any]
-_SHARED_BYTES_PROTOCOL = 5  # of pickle: it writes a buffer without copying it into bytes first
+_BUFFER_PROTOCOL = 5  # of pickle: from it on a buffer is written without a copy before
 
 
 class Span:
@@ -33,7 +33,7 @@ class Span:
         if count == 0:
             return storage_of, (b"",)
         address = self.storage.data_ptr() + self.begin
-        if protocol < _SHARED_BYTES_PROTOCOL:
+        if protocol < _BUFFER_PROTOCOL:
             return storage_of, (ctypes.string_at(address, count),)
         return storage_of, (pickle.PickleBuffer((ctypes.c_char * count).from_address(address)),)
 
