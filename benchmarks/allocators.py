@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import shutil
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +22,7 @@ DOORS = ("auto", "stock", "bridge")
 SPLIT_MB = (32, 64, 128, 512)  # max_split_size_mb, PyTorch's and ours
 RMM_WHEELS = ("rmm-cu13", "librmm-cu13", "rapids-logger")
 RMM_POOL_BYTES = 1 << 28  # at the start; it grows
+MEMCHECK = ("compute-sanitizer", "--tool", "memcheck", "--print-limit", "1")
 CLEARED = (
     "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING",
     "GPUMEM_ALLOC_CONF",
@@ -33,17 +35,19 @@ class Allocator:
 
     name: str
     label: str  # for tables and pictures
-    family: str  # "pytorch", "rmm" or "ours"
+    family: str  # "pytorch", "rmm", "ours" or "tool"
     environment: Mapping[str, str] = field(default_factory=dict)
     after_import: Callable[[Any], None] | None = None  # takes torch; may start CUDA
     door: str | None = None  # of ours: one of DOORS
     modules: tuple[str, ...] = ()  # beside torch
     requires: tuple[str, ...] = ()  # what pip is asked for where a module is missing
+    wrapper: tuple[str, ...] = ()  # the command that the process is started through
 
     @property
     def missing(self) -> list[str]:
         """What must be installed before it can be used; empty if nothing."""
         absent = [name for name in self.modules if importlib.util.find_spec(name) is None]
+        absent += [name for name in self.wrapper[:1] if shutil.which(name) is None]
         return list(self.requires) if absent else []
 
 
@@ -117,6 +121,15 @@ _TABLE = (
         for mb in SPLIT_MB
     ),
     _ours("direct", "ours, no caching", "strategy:direct"),
+    *(
+        _ours(f"isolated-{level}", f"ours, isolation {level}", f"isolation:{level}")
+        for level in ("stream", "packed", "tensor", "strict")
+    ),
+    Allocator(
+        "memcheck", "PyTorch without its cache, under compute-sanitizer memcheck", "tool",
+        {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, wrapper=MEMCHECK,
+        requires=("a CUDA toolkit's compute-sanitizer",),
+    ),
 )  # fmt: skip
 
 ALLOCATORS = {each.name: each for each in _TABLE}

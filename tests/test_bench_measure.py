@@ -52,10 +52,10 @@ def test_each_allocator_gets_its_own_settings() -> None:
 
 
 def test_the_table_has_every_allocator_once_and_a_label_of_its_own() -> None:
-    assert len({each.label for each in ALLOCATORS.values()}) == len(ALLOCATORS) == 22
+    assert len({each.label for each in ALLOCATORS.values()}) == len(ALLOCATORS) == 27
     assert {"native-split512", "native-roundup8", "native-gc80", "expandable"} < set(NATIVES)
     families = [each.family for each in ALLOCATORS.values()]
-    assert [families.count(name) for name in ("pytorch", "rmm", "ours")] == [10, 3, 9]
+    assert [families.count(name) for name in ("pytorch", "rmm", "ours", "tool")] == [10, 3, 13, 1]
     assert find("paged-fast@bridge").label == "ours, paged, preset fast, bridge"
     for name in ALLOCATORS:
         choose(name, {})  # its settings are ones that we take

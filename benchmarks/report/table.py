@@ -18,7 +18,15 @@ from typing import Any
 
 from ..host import host_cost, scale_curves
 from ..store import ResultsError, load_all
-from . import capacity_table, claims, columns, full_table, readme_pictures, readme_table
+from . import (
+    capacity_table,
+    claims,
+    columns,
+    full_table,
+    isolation_table,
+    readme_pictures,
+    readme_table,
+)
 from .summary import Summary, summarise
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -27,6 +35,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 RESULTS = ROOT / "benchmarks" / "results"
 HOST_COST = RESULTS / "host_cost"
 SCALE = RESULTS / "scale"
+ISOLATION = RESULTS / "isolation"
 PICTURES = ROOT / "docs" / "pictures"
 
 
@@ -90,6 +99,20 @@ def host_cost_section() -> str:
     return f"{tables}\n\nMedians; rounds: {count}. {_of_file(content, path)}\n"
 
 
+def isolation_section() -> str:
+    """Return what the no-sharing mode costs."""
+    found = isolation_summary()
+    text = isolation_table.render(found, source(found)) if found else ""
+    return f"### What isolation costs\n\n{text}" if text else ""
+
+
+@functools.cache
+def isolation_summary() -> Summary | None:
+    """Return the newest setting's figures of the no-sharing mode. Raises ResultsError."""
+    found = summarise(load_all(sorted(ISOLATION.glob("*.json"))))
+    return found[0] if found else None
+
+
 def scale_section() -> str:
     """Return the newest table of cost against number."""
     found = newest(SCALE)
@@ -134,6 +157,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "capacity": capacity_section,
     "claims": claims_section,
     "scale": scale_section,
+    "isolation": isolation_section,
 }
 
 

@@ -32,7 +32,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import IO
 
-from ..allocators import choose
+from ..allocators import choose, find
 from .children import command, import_path
 from .job import Job, Row
 
@@ -206,7 +206,7 @@ def child_environment(allocator: str) -> dict[str, str]:
 
 def start(job: Job) -> Process:
     """Start a worker and return at once. Raises ValueError for an allocator that does not exist."""
-    words = command("workers.worker", "--job", job.to_json())
+    words = [*find(job.allocator).wrapper, *command("workers.worker", "--job", job.to_json())]
     return Process(job, words, child_environment(job.allocator))
 
 

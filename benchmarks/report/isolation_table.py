@@ -1,0 +1,86 @@
+"""What the no-sharing mode costs: step time and card memory against PyTorch's default.
+
+The rows are of benchmarks/results/isolation/, so that levels that are slow by design do not stand
+among allocators that are meant to be fast. Made by
+
+    python -m gpumem_alloc bench --workloads W,... --passes peaks,times --allocators
+        native,no-caching,isolated-stream,isolated-packed,isolated-tensor,isolated-strict
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .cells import LOST, NOTHING, failure, label, markdown, number, plain, ratio, rounds
+from .summary import NATIVE, Entry, Summary
+
+LEVELS = ("isolated-stream", "isolated-packed", "isolated-tensor", "isolated-strict")
+NO_CACHING, MEMCHECK = "no-caching", "memcheck"
+BESIDE = (NO_CACHING, MEMCHECK)
+# The most that a level may cost, as a ratio of step times to PyTorch's default.
+MOST = {"isolated-stream": 1.02, "isolated-packed": 1.3}
+HEAD = ("workload", "allocator", "step / default", "rounds", "card / default", "driver calls")
+
+
+def render(summary: Summary, source: str) -> str:
+    """Return the table; empty where none of the levels was measured."""
+    lines = [
+        _line(summary, entry)
+        for entry in summary.entries
+        if entry.allocator in (*LEVELS, *BESIDE) and _has_level(summary, entry.workload)
+    ]
+    if not lines:
+        return ""
+    return (
+        f"{markdown(HEAD, lines)}\n"
+        "step / default: equal steps against PyTorch's default allocator, median and 95 % "
+        "interval. card: the card's memory at its peak beyond what was used before. ✗: the "
+        "interval lies above what the level may cost (stream 1.02, packed 1.3), or the median of "
+        f"tensor is not below that of PyTorch without its cache. {source}\n"
+    )
+
+
+def losing(summary: Summary) -> list[tuple[str, str]]:
+    """Return the workloads and levels that cost more than they may."""
+    return [
+        (entry.workload, entry.allocator)
+        for entry in summary.entries
+        if entry.allocator in LEVELS and is_losing(summary, entry)
+    ]
+
+
+def is_losing(summary: Summary, entry: Entry) -> bool:
+    """Say whether a level costs more than it may on a workload; a run that failed does."""
+    if entry.failed:
+        return True
+    mine = entry.times.to_native if entry.times else None
+    if mine is None:
+        return False  # not measured
+    if entry.allocator in MOST:
+        return mine.low > MOST[entry.allocator]
+    if entry.allocator != "isolated-tensor":
+        return False
+    other = summary.entry(entry.workload, NO_CACHING)
+    theirs = other.times.to_native if other and other.times else None
+    return theirs is not None and mine.median >= theirs.median
+
+
+def _has_level(summary: Summary, workload: str) -> bool:
+    return any(summary.entry(workload, level) is not None for level in LEVELS)
+
+
+def _line(summary: Summary, entry: Entry) -> Sequence[str]:
+    head = [plain(entry.workload), label(entry.allocator)]
+    mark = LOST if entry.allocator in LEVELS and is_losing(summary, entry) else ""
+    if entry.failed:
+        return [*head, f"{failure(entry)}{mark}", *[NOTHING] * 3]
+    native = summary.entry(entry.workload, NATIVE)
+    theirs = native.peaks.card_bytes if native and native.peaks else None
+    mine = entry.peaks.card_bytes if entry.peaks else None
+    return [
+        *head,
+        f"{ratio(entry.times.to_native if entry.times else None)}{mark}",
+        rounds(entry.times),
+        number(mine / theirs if mine and theirs else None, "{:.2f}"),
+        number(entry.driver.calls if entry.driver else None),
+    ]

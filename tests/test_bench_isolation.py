@@ -1,0 +1,68 @@
+"""The table of what the no-sharing mode costs, and how its allocators are started."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.allocators import ALLOCATORS, find
+from benchmarks.report import isolation_table
+from benchmarks.report.summary import Summary, summarise
+from benchmarks.store import Row
+from tests.results_rows import STEADY, card, failed, results, row
+
+
+def slower(allocator: str, factor: float, **changes: object) -> Row:
+    """A run in lockstep whose steps take `factor` times PyTorch's default's."""
+    return row(allocator, [factor * each for each in STEADY], group=0, **changes)
+
+
+def summary(*rows: Row) -> Summary:
+    """One setting with PyTorch's default beside the rows."""
+    alone = row("native", kind="peaks")
+    return summarise(results(alone, slower("native", 1.0), *rows))[0]
+
+
+@pytest.mark.parametrize(
+    ("allocator", "factor", "is_losing"),
+    [
+        ("isolated-stream", 1.01, False),
+        ("isolated-stream", 1.03, True),
+        ("isolated-packed", 1.29, False),
+        ("isolated-packed", 1.31, True),
+        ("isolated-tensor", 4.9, False),
+        ("isolated-tensor", 5.1, True),
+        ("isolated-strict", 50.0, False),
+    ],
+)
+def test_a_level_loses_where_it_costs_more_than_it_may(
+    allocator: str, factor: float, is_losing: bool
+) -> None:
+    found = summary(slower("no-caching", 5.0), slower(allocator, factor))
+    wanted = [("buffers", allocator)] if is_losing else []
+    assert isolation_table.losing(found) == wanted
+    assert ("✗" in isolation_table.render(found, "").split("step / default:")[0]) is is_losing
+
+
+def test_a_level_that_fails_loses() -> None:
+    found = summary(failed("isolated-tensor", "out of memory"))
+    assert isolation_table.losing(found) == [("buffers", "isolated-tensor")]
+
+
+def test_card_memory_is_shown_beside_that_of_the_default() -> None:
+    found = summary(row("isolated-packed", kind="peaks", card=card(1210)))
+    assert "| 1.10 |" in isolation_table.render(found, "")
+
+
+def test_without_a_level_there_is_no_table() -> None:
+    assert isolation_table.render(summary(slower("no-caching", 5.0)), "") == ""
+
+
+def test_every_level_is_an_allocator_of_ours() -> None:
+    for name in isolation_table.LEVELS:
+        level = name.removeprefix("isolated-")
+        assert ALLOCATORS[name].environment == {"GPUMEM_ALLOC_CONF": f"isolation:{level}"}
+
+
+def test_memcheck_is_started_through_its_command() -> None:
+    assert find("memcheck").wrapper[0] == "compute-sanitizer"
+    assert find("native").wrapper == ()
