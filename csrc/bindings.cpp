@@ -53,4 +53,5 @@ PYBIND11_MODULE(_C, module) {
     gma::bind_stock_door(module);
     gma::bind_bridge(module);
     gma::bind_replay(module);
+    gma::bind_attacks(module);
 }

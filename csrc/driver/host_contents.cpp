@@ -1,5 +1,6 @@
 #include "driver/host_contents.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -73,6 +74,24 @@ void HostContents::forget(Check check) {
         streams_.recycle(pending->event);
         pending_.erase(number);
     }
+}
+
+std::shared_ptr<const HostAccess> HostContents::access(int device, Stream stream,
+                                                       const ByteRange& range,
+                                                       std::vector<unsigned char> bytes) {
+    auto access = std::make_shared<HostAccess>();
+    access->bytes = std::move(bytes);
+    streams_.launch(device, stream, [this, device, stream, range, access] {
+        const bool is_write = !access->bytes.empty();
+        access->is_illegal = reachable(device, stream, range, is_write).end < range.end;
+        if (access->is_illegal || !memory_.has_contents()) { return; }
+        if (is_write) {
+            std::copy(access->bytes.begin(), access->bytes.end(), bytes_at(range.begin));
+        } else {
+            access->bytes.assign(bytes_at(range.begin), bytes_at(range.end));
+        }
+    });
+    return access;
 }
 
 ByteRange HostContents::reachable(int device, Stream stream, const ByteRange& range,

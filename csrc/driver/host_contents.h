@@ -22,6 +22,12 @@ struct HostIllegalAccess {
     bool is_write = false;
 };
 
+// A plain access to memory by one kernel. Written by the stream: to be read when it has got there.
+struct HostAccess {
+    std::vector<unsigned char> bytes;  // what was read, or is to be written
+    bool is_illegal = false;           // then nothing was touched
+};
+
 // Not locked: its owner is.
 class HostContents {
 public:
@@ -34,6 +40,9 @@ public:
                         std::uint32_t pattern);
     Result<bool> checked(Check check, bool wait, std::vector<Finding>& findings);
     void forget(Check check);
+    // bytes: what to write; empty to read the range.
+    std::shared_ptr<const HostAccess> access(int device, Stream stream, const ByteRange& range,
+                                             std::vector<unsigned char> bytes);
 
     const std::vector<HostIllegalAccess>& illegal_accesses() const { return illegal_accesses_; }
 

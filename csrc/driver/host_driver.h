@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -58,6 +59,12 @@ public:
     // Timeline. Stream handles are any numbers; a stream exists from its first use. A kernel runs
     // under the driver's lock: it may touch memory, but must not call the driver.
     void launch(Stream stream, HostKernel kernel, int device = 0);
+    // Kernels that touch memory as far as the device can reach it, wherever the range is.
+    std::shared_ptr<const HostAccess> launch_write(Stream stream, const ByteRange& range,
+                                                   std::vector<unsigned char> bytes,
+                                                   int device = 0);
+    std::shared_ptr<const HostAccess> launch_read(Stream stream, const ByteRange& range,
+                                                  int device = 0);
     // Runs up to `count` queued operations (kernels, recorded events, waits), stopping at a wait
     // whose event has not passed; returns how many ran.
     std::size_t advance(Stream stream, std::size_t count = 1, int device = 0);
@@ -101,7 +108,8 @@ public:
     std::vector<HostRange> reserved_ranges();
     std::vector<HostRange> segments();  // what malloc() gave and free() has not taken
     std::optional<HostMapping> mapping_at(Address address);
-    // What fill() and check() met, in order, since construction; also without real memory.
+    // What fill(), check() and the like met, in order, since construction; also without real
+    // memory.
     std::vector<HostIllegalAccess> illegal_accesses();
 
 private:

@@ -13,6 +13,19 @@ void HostDriver::launch(Stream stream, HostKernel kernel, int device) {
     streams_.launch(device, stream, std::move(kernel));
 }
 
+std::shared_ptr<const HostAccess> HostDriver::launch_write(Stream stream, const ByteRange& range,
+                                                           std::vector<unsigned char> bytes,
+                                                           int device) {
+    const Guard guard(mutex_);
+    return contents_.access(device, stream, range, std::move(bytes));
+}
+
+std::shared_ptr<const HostAccess> HostDriver::launch_read(Stream stream, const ByteRange& range,
+                                                          int device) {
+    const Guard guard(mutex_);
+    return contents_.access(device, stream, range, {});
+}
+
 std::size_t HostDriver::advance(Stream stream, std::size_t count, int device) {
     const Guard guard(mutex_);
     return streams_.advance(device, stream, count);

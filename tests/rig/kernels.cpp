@@ -19,6 +19,12 @@ bool may_touch(int device, CUdeviceptr address, std::size_t bytes) {
     return may && !is_context_lost();
 }
 
+// Of the card's memory, which is all that these kernels are for.
+bool may_touch_card(int device, CUdeviceptr address, std::size_t bytes) {
+    if (owner_of(address).device < 0) { lose_context(); }
+    return may_touch(device, address, bytes);
+}
+
 unsigned char pattern_byte(unsigned pattern, CUdeviceptr address) {
     return static_cast<unsigned char>(pattern >> (address % 4 * 8));
 }
@@ -26,7 +32,7 @@ unsigned char pattern_byte(unsigned pattern, CUdeviceptr address) {
 void fill(int device, const gma::PatternArguments& arguments) {
     for (unsigned i = 0; i < arguments.piece_count; ++i) {
         const gma::PatternPiece& piece = arguments.pieces[i];
-        if (!may_touch(device, piece.begin, piece.end - piece.begin)) { return; }
+        if (!may_touch_card(device, piece.begin, piece.end - piece.begin)) { return; }
         for (CUdeviceptr at = piece.begin; at < piece.end; ++at) {
             *bytes_at(at) = pattern_byte(arguments.pattern, at);
         }
@@ -36,7 +42,7 @@ void fill(int device, const gma::PatternArguments& arguments) {
 void check(int device, const gma::PatternArguments& arguments) {
     for (unsigned i = 0; i < arguments.piece_count; ++i) {
         const gma::PatternPiece& piece = arguments.pieces[i];
-        if (!may_touch(device, piece.begin, piece.end - piece.begin)) { return; }
+        if (!may_touch_card(device, piece.begin, piece.end - piece.begin)) { return; }
         gma::PatternFinding finding{};
         for (CUdeviceptr at = piece.begin; at < piece.end; ++at) {
             if (*bytes_at(at) == pattern_byte(arguments.pattern, at)) { continue; }
@@ -57,7 +63,7 @@ void attack(int device, Touch touch, const gma::AttackArguments& arguments) {
     const std::size_t bytes = by_element ? 4 : arguments.count;
     const auto index = static_cast<CUdeviceptr>(arguments.index);
     const CUdeviceptr at = arguments.address + index * (by_element ? 4 : 1);
-    if (!may_touch(device, at, bytes)) { return; }
+    if (!may_touch_card(device, at, bytes)) { return; }
     if (touch == Touch::Poke) {
         std::memset(bytes_at(at), static_cast<int>(arguments.value & 0xff), bytes);
     } else if (touch == Touch::Scatter) {
