@@ -20,14 +20,14 @@ def install(patches: Patches) -> None:
     loop, start = _utils.pin_memory._pin_memory_loop, kind.__init__
 
     def pin_memory_loop(inbox: Any, outbox: Any, device: Any, done: Any, *more: Any) -> None:
-        pipes.give_up_when(inbox._reader, done.is_set)
+        pipes.give_up_when(inbox, done.is_set)
         loop(inbox, outbox, device, done, *more)
 
     def init(self: Any, *arguments: Any, **keywords: Any) -> None:
         start(self, *arguments, **keywords)
         if not self._pin_memory:
-            reader = self._worker_result_queue._reader
-            pipes.give_up_when(reader, partial(_any_killed, self._workers))
+            inbox = self._worker_result_queue
+            pipes.give_up_when(inbox, partial(_any_killed, self._workers))
 
     patches.attribute(_utils.pin_memory, "_pin_memory_loop", pin_memory_loop)
     patches.attribute(kind, "__init__", init)

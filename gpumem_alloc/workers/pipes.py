@@ -28,10 +28,14 @@ def receive(connection: Any, size: int, read: Callable[[int, int], bytes] = os.r
     )
 
 
-def give_up_when(connection: Any, is_hopeless: Callable[[], bool]) -> None:
-    """Let reads of this end raise queue.Empty if nothing comes for a while and it is hopeless."""
-    connection = getattr(connection, "conn", connection)  # torch wraps some of them
-    connection._recv = partial(receive, connection, read=partial(_read_or_give_up, is_hopeless))
+def give_up_when(inbox: Any, is_hopeless: Callable[[], bool]) -> None:
+    """Let reads of a queue raise queue.Empty if nothing comes for a while and it is hopeless."""
+    reader = getattr(inbox, "_reader", None)
+    connection: Any = getattr(reader, "conn", reader)  # torch wraps some of them
+    if not isinstance(connection, Connection):
+        return  # a queue of somebody else's
+    reading = partial(receive, connection, read=partial(_read_or_give_up, is_hopeless))
+    setattr(connection, "_recv", reading)  # noqa: B010 - typeshed does not know it
 
 
 def _read_or_give_up(is_hopeless: Callable[[], bool], handle: int, count: int) -> bytes:
