@@ -160,6 +160,7 @@ private:
     Result<Address> allocate_large(Bytes bytes, Stream stream);
     Result<Address> serve_large_locked(const Request& request, std::unique_lock<std::mutex>& lock,
                                        Bytes requested_bytes);
+    // device_heap_small.cpp
     Result<Address> allocate_small(Bytes bytes, Stream stream);
     Address take_object(ThreadCache& cache, Bytes bytes);
     Result<ThreadCache*> borrow_cache(Stream stream);

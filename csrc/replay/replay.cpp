@@ -128,7 +128,7 @@ Result<ReplayResult> replay_core(const ReplayTrace& trace, const ReplaySettings&
 
 const std::vector<std::string>& replay_allocators() {
     static const std::vector<std::string> names = {"native", "native-expandable", "split", "paged",
-                                                   "direct"};
+                                                   "direct", "isolated"};
     return names;
 }
 
