@@ -13,6 +13,7 @@
 #   checks       the three above beside each other, in less than half of the time; what fails then
 #                runs again alone, as some tests watch the whole card
 #   stress       100,000 random operations while chunks move
+#   isolation    every promise of the no-sharing mode as an attack, at each level, and known bugs
 #   sanitizer    10,000 of them under compute-sanitizer's memcheck
 #   hostcost     what memory costs on the host, ours against PyTorch's; HOSTCOST="..." likewise
 #   scale        the same against the number of blocks, streams, threads, bytes held
@@ -109,10 +110,21 @@ stage_checks() {
 stage_stress() {
     local status=0 limit_mib options
     for limit_mib in 512 2048; do
-        for options in "" cross_stream:lend; do
+        for options in "" cross_stream:lend isolation:packed isolation:tensor; do
             "$build/tests/gpu/gpu_stress" 100000 "$limit_mib" "$limit_mib" "$options" || status=1
         done
     done
+    return $status
+}
+
+stage_isolation() {
+    local status=0 level
+    for level in stream packed tensor strict; do
+        "$python" -m gpumem_alloc verify-isolation --isolation "$level" || status=1
+        "$python" -m gpumem_alloc verify-isolation --isolation "$level" --json \
+            >"$out/verify_$level.json"
+    done
+    "$python" -m tests.gpu.known_bugs --json "$out/known_bugs.json" || status=1
     return $status
 }
 
@@ -150,9 +162,9 @@ if [ "${1:-}" = --only ]; then
 fi
 
 declare -A seconds=([build]=240 [conformance]=60 [oom]=120 [tests]=300 [behaviour]=300
-                    [programs]=300 [stress]=150 [sanitizer]=240 [hostcost]=200 [scale]=150 [bench]=540
+                    [programs]=300 [stress]=240 [isolation]=400 [sanitizer]=240 [hostcost]=200 [scale]=150 [bench]=540
                     [checks]=420)
-all=(conformance oom tests behaviour programs stress sanitizer hostcost scale bench)
+all=(conformance oom tests behaviour programs stress isolation sanitizer hostcost scale bench)
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=("${all[@]}")
 for name in "${wanted[@]}"; do
