@@ -1,0 +1,103 @@
+// The kernels of pattern.cu, compiled for the CPU, against the same written plainly: every start
+// and end within vectors and words, long pieces, several warps and blocks.
+#include <doctest.h>
+
+#include <vector>
+
+#include "driver/pattern_bytes.h"
+#include "kernels_on_cpu.h"
+//
+#include "kernels/pattern.cu"
+
+namespace gma {
+namespace {
+
+constexpr std::uint32_t kPattern = 0x8421'c3f5;
+
+struct Memory {
+    explicit Memory(Bytes size) : words(size / 8) {}
+    unsigned char* bytes() { return reinterpret_cast<unsigned char*>(words.data()); }
+    Address base() { return reinterpret_cast<Address>(words.data()) / 16 * 16 + 16; }
+    std::vector<std::uint64_t> words;
+};
+
+unsigned block_count(std::size_t piece_count) {
+    return static_cast<unsigned>((piece_count + kPatternBlockPieces - 1) / kPatternBlockPieces);
+}
+
+void fill(const std::vector<PatternPiece>& pieces) {
+    const PatternArguments arguments{pieces.data(), nullptr, nullptr,
+                                     static_cast<std::uint32_t>(pieces.size()), kPattern};
+    run_on_cpu(gma_fill_pattern, block_count(pieces.size()), kPatternBlockThreads, arguments);
+}
+
+std::vector<PatternFinding> check(const std::vector<PatternPiece>& pieces) {
+    std::vector<PatternFinding> findings(pieces.size());
+    std::uint32_t is_any_bad = 0;
+    const PatternArguments arguments{pieces.data(), findings.data(), &is_any_bad,
+                                     static_cast<std::uint32_t>(pieces.size()), kPattern};
+    run_on_cpu(gma_check_pattern, block_count(pieces.size()), kPatternBlockThreads, arguments);
+    const bool is_found = std::any_of(findings.begin(), findings.end(),
+                                      [](const PatternFinding& it) { return it.bad_bytes > 0; });
+    CHECK(is_any_bad == (is_found ? 1 : 0));
+    return findings;
+}
+
+unsigned char* at(Address address) { return reinterpret_cast<unsigned char*>(address); }
+
+}  // namespace
+
+TEST_CASE("pattern kernels: a fill writes its bytes and no others, wherever they begin and end") {
+    Memory memory(64_KiB);
+    std::vector<PatternPiece> pieces;
+    Address next = memory.base();
+    for (Bytes begin = 0; begin < 20; begin += 3) {
+        for (const Bytes length : {0, 1, 2, 5, 15, 16, 17, 33, 700}) {
+            pieces.push_back({next + begin, next + begin + length, next + begin + length});
+            next += 32 * ((begin + length) / 32 + 2);
+        }
+    }
+    std::vector<unsigned char> wanted(next - memory.base(), 0x11);
+    std::fill_n(at(memory.base()), wanted.size(), 0x11);
+    for (const PatternPiece& piece : pieces) {
+        const ByteRange range{piece.begin, piece.end};
+        write_pattern(wanted.data() + (piece.begin - memory.base()), range, kPattern);
+    }
+    fill(pieces);
+    CHECK(std::equal(wanted.begin(), wanted.end(), at(memory.base())));
+}
+
+TEST_CASE("pattern kernels: a check finds every bad byte and none outside, as the CPU does") {
+    Memory memory(64_KiB);
+    const Address base = memory.base();
+    const Address end = base + 48_KiB;
+    fill({{base, end, end}});
+    for (const Bytes bad : {0, 17, 18, 2'047, 2'048, 4'099, 9'000, 20'000, 20'003, 49'151}) {
+        *at(base + bad) ^= 0x40;
+    }
+    std::vector<PatternPiece> pieces;
+    for (const Bytes begin : {0, 1, 15, 16, 17, 18, 19, 2'048, 9'001, 20'001}) {
+        for (const Bytes length : {0, 1, 2, 3, 16, 100, 2'048, 8'191, 29'000}) {
+            pieces.push_back({base + begin, base + begin + length, base + begin + length});
+        }
+    }
+    pieces.push_back({end - 1, end, end});
+    pieces.push_back({base + 4'000, base + 4'100, base + 4'101});  // shows beyond its own end
+    const std::vector<PatternFinding> findings = check(pieces);
+    std::size_t differing = 0;
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+        const ByteRange range{pieces[i].begin, pieces[i].end};
+        const auto wanted = find_other(at(range.begin), i, range, kPattern);
+        const PatternFinding& found = findings[i];
+        differing += found.bad_bytes != (wanted ? wanted->bad_bytes : 0);
+        differing += wanted && found.first_bad != wanted->first_bad;
+        if (wanted && i + 1 < pieces.size()) {
+            differing += std::memcmp(&found.found, wanted->found.data(), 4) != 0;
+        }
+    }
+    CHECK(differing == 0);
+    CHECK(findings.back().first_bad == base + 4'099);
+    CHECK(findings.back().found == (*at(base + 4'099) | *at(base + 4'100) << 8));
+}
+
+}  // namespace gma
