@@ -49,6 +49,7 @@ PYBIND11_MODULE(_C, module) {
     module.def("has_cuda_kernels", &gma::has_cuda_kernels);
     gma::bind_options(module);
     gma::bind_allocator(module);
+    gma::bind_isolation(module);
     gma::bind_events(module);
     gma::bind_stock_door(module);
     gma::bind_bridge(module);

@@ -11,6 +11,7 @@ namespace gma {
 
 void bind_options(pybind11::module_& module);     // the table, parsing, what is in force
 void bind_allocator(pybind11::module_& module);   // the process's allocator
+void bind_isolation(pybind11::module_& module);   // its no-sharing mode
 void bind_events(pybind11::module_& module);      // its event ring
 void bind_stock_door(pybind11::module_& module);  // addresses for torch, and errors it kept
 void bind_bridge(pybind11::module_& module);      // what the bridge gets of the core

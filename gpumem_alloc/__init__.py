@@ -24,7 +24,8 @@ from gpumem_alloc.options import Options, options
 from gpumem_alloc.sharing import exclusive_pages, share_exclusively
 
 if TYPE_CHECKING:
-    from gpumem_alloc import workers
+    from gpumem_alloc import isolation, workers
+    from gpumem_alloc.isolation import isolated
 
 __all__ = [
     "AllocatorError",
@@ -38,6 +39,8 @@ __all__ = [
     "errors",
     "exclusive_pages",
     "is_enabled",
+    "isolated",
+    "isolation",
     "options",
     "reserve",
     "set_limit",
@@ -49,11 +52,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import `workers` at its first use: few programs need it, and it needs multiprocessing."""
-    if name == "workers":
-        import importlib
+    """Import `isolation` and `workers` at their first use, since few programs need them."""
+    import importlib
 
-        return importlib.import_module("gpumem_alloc.workers")
+    if name in ("isolation", "workers"):
+        return importlib.import_module(f"gpumem_alloc.{name}")
+    if name == "isolated":
+        return importlib.import_module("gpumem_alloc.isolation").isolated
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from typing import Any
 
 from gpumem_alloc import _C
-from gpumem_alloc.errors import AllocatorError, translated
-from gpumem_alloc.sizes import device_index, to_bytes
+from gpumem_alloc.errors import translated
+from gpumem_alloc.sizes import existing_device, to_bytes
 
 _kept_errors: list[tuple[str, str]] = []
 _warned: set[str] = set()
 _MAX_KEPT = 64
+_violations_told = 0  # how many there were at the last call, and the time of each device's newest
+_told_until_ns: Counter[int] = Counter()
 
 
 def errors() -> list[tuple[str, str]]:
     """Return (call, message) for calls that could not raise: frees, and hooks of torch.
 
-    The first 64 are kept. A double free or a foreign pointer is the usual entry.
+    The first 64 are kept. A double free or a foreign pointer is the usual entry. What the
+    no-sharing mode found is among them, with its kind as the call.
     """
     report_errors()
     return list(_kept_errors)
@@ -28,12 +32,37 @@ def report_errors() -> None:
     report_fallback()
     fresh, total = _C.take_door_errors()
     for call, message in fresh:
-        if len(_kept_errors) < _MAX_KEPT:
-            _kept_errors.append((call, message))
-        if call not in _warned:
-            _warned.add(call)
-            text = f"gpumem_alloc: {call} failed: {message} ({total} errors so far; errors())"
-            warnings.warn(text, RuntimeWarning, stacklevel=3)
+        text = f"gpumem_alloc: {call} failed: {message} ({total} errors so far; errors())"
+        _keep(call, message, text)
+    for kind, message in _fresh_violations():
+        _keep(kind, message, f"{message} (gpumem_alloc.isolation.violations())")
+
+
+def _keep(call: str, message: str, warning: str) -> None:
+    if len(_kept_errors) < _MAX_KEPT:
+        _kept_errors.append((call, message))
+    if call not in _warned:
+        _warned.add(call)
+        warnings.warn(warning, RuntimeWarning, stacklevel=4)
+
+
+def _fresh_violations() -> list[tuple[str, str]]:
+    """Return (kind, text) of what was found since the last call, but for frees: they said so."""
+    global _violations_told
+    count = _C.violation_count()
+    if count == _violations_told:
+        return []
+    _violations_told = count
+    found = [
+        violation
+        for device in range(_C.device_count())
+        for violation in _C.isolation_report(device)["violations"]
+        if violation["kind"] not in ("double free", "foreign pointer")
+        and violation["found_at_ns"] > _told_until_ns[device]
+    ]
+    for violation in found:
+        _told_until_ns[violation["device"]] = violation["found_at_ns"]
+    return [(violation["kind"], violation["text"]) for violation in found]
 
 
 def report_fallback() -> None:
@@ -50,19 +79,6 @@ def report_fallback() -> None:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
-def _existing(device: Any) -> int:
-    """Return the index of a device that there is, as far as can be told before ours is made."""
-    index = device_index(device)
-    if index >= 0 and (not _C.is_made() or index < _C.device_count()):
-        return index
-    raise AllocatorError(
-        f"there is no device {index}.\n"
-        "Devices are counted from 0, and CUDA_VISIBLE_DEVICES can hide some.\n"
-        "Give the index of one that torch.cuda.device_count() counts, or nothing for the current "
-        "one."
-    )
-
-
 def stats(device: Any = None) -> dict[str, int]:
     """Return the statistics of a device, by default the current one.
 
@@ -72,7 +88,7 @@ def stats(device: Any = None) -> dict[str, int]:
     """
     report_errors()
     with translated():
-        statistics = _C.statistics(_existing(device))
+        statistics = _C.statistics(existing_device(device))
     flat: dict[str, int] = {}
     for name, value in statistics.items():
         if isinstance(value, dict):
@@ -95,7 +111,7 @@ def trim(bytes: int | str | None = None, device: Any = None) -> int:
     if not _C.is_made():
         return 0
     with translated():
-        devices = range(_C.device_count()) if device is None else [_existing(device)]
+        devices = range(_C.device_count()) if device is None else [existing_device(device)]
         return sum(_C.trim(index, amount) for index in devices)
 
 
@@ -107,7 +123,7 @@ def reserve(bytes: int | str, device: Any = None, stream: int = 0) -> None:
     """
     report_errors()
     with translated():
-        _C.reserve(_existing(device), to_bytes(bytes), stream)
+        _C.reserve(existing_device(device), to_bytes(bytes), stream)
 
 
 def set_limit(limit: int | float | str | None, device: Any = None) -> None:
@@ -118,7 +134,7 @@ def set_limit(limit: int | float | str | None, device: Any = None) -> None:
     amount, AllocatorError if the device does not exist.
     """
     report_errors()
-    index = _existing(device)
+    index = existing_device(device)
     with translated():
         card = _C.card_bytes(index)
         _C.set_limit(index, card if limit is None else _limit_bytes(limit, card))

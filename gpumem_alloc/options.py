@@ -30,6 +30,14 @@ class Options:
 
     preset: str = "balanced"
     strategy: str = _OF_PRESET
+    isolation: str = _OF_PRESET
+    guard: str = _OF_PRESET
+    guard_alignment: int = _OF_PRESET
+    redzone_bytes: int = _OF_PRESET
+    quarantine_gb: int = _OF_PRESET
+    poison: str = _OF_PRESET
+    scrub: str = _OF_PRESET
+    on_violation: str = _OF_PRESET
     slack_percent: float = _OF_PRESET
     max_chunk_mb: int = _OF_PRESET
     chunk_divisor: int = _OF_PRESET

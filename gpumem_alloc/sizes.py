@@ -6,6 +6,9 @@ import re
 import sys
 from typing import Any
 
+from gpumem_alloc import _C
+from gpumem_alloc.errors import AllocatorError
+
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*")
 
@@ -42,6 +45,19 @@ def device_index(device: Any = None) -> int:
             'Give an index, "cuda:1", or nothing for the current device.'
         )
     return _current_device() if index is None else int(index)
+
+
+def existing_device(device: Any = None) -> int:
+    """Return the index of a device that there is, as far as can be told before ours is made."""
+    index = device_index(device)
+    if index >= 0 and (not _C.is_made() or index < _C.device_count()):
+        return index
+    raise AllocatorError(
+        f"there is no device {index}.\n"
+        "Devices are counted from 0, and CUDA_VISIBLE_DEVICES can hide some.\n"
+        "Give the index of one that torch.cuda.device_count() counts, or nothing for the current "
+        "one."
+    )
 
 
 def _current_device() -> int:
