@@ -40,19 +40,18 @@ Block* GuardedStrategy::take_cached(const Request& request) {
 
 Result<Block*> GuardedStrategy::obtain(const Request& request, Effort effort) {
     if (request.at != 0) { return nullptr; }
-    if (effort == Effort::Budget) {
-        if (!request.capturing) { poll(); }
-        return open(request);
-    }
-    if (effort != Effort::HostWait || request.capturing) { return nullptr; }
-    for (Segment* segment = oldest(); segment != nullptr; segment = oldest()) {
+    if (effort != Effort::Budget && effort < Effort::Limit) { return nullptr; }
+    if (!request.capturing) { poll(); }
+    Result<Block*> block = open(request);
+    while (block && *block == nullptr && effort == Effort::HostWait && !request.capturing) {
+        Segment* segment = oldest();
+        if (segment == nullptr) { break; }
         Result<bool> gone = finish(segment, Wait::Yes);
         if (!gone) { return gone.status(); }
         if (!*gone) { break; }
-        Result<Block*> block = open(request);
-        if (!block || *block != nullptr) { return block; }
+        block = open(request);
     }
-    return nullptr;
+    return block;
 }
 
 Result<Block*> GuardedStrategy::open(const Request& request) {

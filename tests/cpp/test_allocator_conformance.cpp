@@ -22,12 +22,10 @@ TEST_CASE("split, with its options") {
         with("strategy:split,max_split_size_mb:32,roundup_power2_divisions:16,"
              "garbage_collection_threshold:0.5"));
 }
-TEST_CASE("isolated") {
-    for (const std::string level : {"stream", "packed", "tensor", "strict"}) {
-        CAPTURE(level);
-        check_allocator_conformance(with(("isolation:" + level).c_str()));
-    }
-}
+TEST_CASE("isolated, stream") { check_allocator_conformance(with("isolation:stream")); }
+TEST_CASE("isolated, packed") { check_allocator_conformance(with("isolation:packed")); }
+TEST_CASE("isolated, tensor") { check_allocator_conformance(with("isolation:tensor")); }
+TEST_CASE("isolated, strict") { check_allocator_conformance(with("isolation:strict")); }
 TEST_CASE("direct") { check_allocator_conformance(with("strategy:direct")); }
 
 }  // namespace gma
