@@ -37,8 +37,8 @@ RIG_EXPORT CUresult cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned) 
     return *pointer != nullptr ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 RIG_EXPORT CUresult cuMemFreeHost(void* pointer) {
+    std::free(pointer);  // a lost context has no more use for it
     RIG_COUNT();
-    std::free(pointer);
     return CUDA_SUCCESS;
 }
 RIG_EXPORT CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, std::size_t bytes,
