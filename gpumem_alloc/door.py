@@ -85,6 +85,10 @@ def _make(torch: Any, wanted: str, text: str) -> None:
     _configure(text)
     _made = chosen.make()
     torch.cuda._lazy_call(report_fallback)
+    if _C.options_in_force()["isolation"] != "off":
+        from gpumem_alloc.isolation import exit_report
+
+        exit_report.install()
     _door, _made_with = chosen, _C.parse_options(text)
 
 

@@ -10,7 +10,8 @@ import typer
 from typer.core import TyperCommand
 
 from gpumem_alloc.cli import bench as benchmarks
-from gpumem_alloc.cli import bridge, commands
+from gpumem_alloc.cli import bridge, commands, explain_fault
+from gpumem_alloc.isolation import LedgerError
 from gpumem_alloc.recording import RecordingError
 from gpumem_alloc.replay import DEFAULT_ALLOCATORS, DEFAULT_LAG_MS, SettingsError
 from gpumem_alloc.trace import TraceError
@@ -109,6 +110,33 @@ def microbench(
     commands.microbench(options, seconds, as_json=json)
 
 
+@app.command(name="explain-fault")
+def explain(
+    ledger: Annotated[
+        Path | None,
+        typer.Argument(help="gpumem_alloc-ledger-PID.json; by default the newest one here."),
+    ] = None,
+    address: Annotated[
+        list[str] | None, typer.Option(metavar="0x...", help="Of the access. May be given often.")
+    ] = None,
+    log: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="What compute-sanitizer, cuda-gdb, the kernel (Xid 31) or PyTorch printed; - for "
+            "stdin. May be given often."
+        ),
+    ] = None,
+    core: Annotated[
+        Path | None, typer.Option(help="A GPU core dump, which cuda-gdb reads, or its text.")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="One JSON object instead of tables.")
+    ] = False,
+) -> None:
+    """Say which tensor a fault in the no-sharing mode is about."""
+    explain_fault.run(ledger, address or [], log or [], core, as_json=json)
+
+
 class _HandedOn(TyperCommand):
     """A command that reads its arguments itself, --help and -- too."""
 
@@ -128,7 +156,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     command = typer.main.get_command(app)
     try:
         code = command.main(arguments, prog_name="python -m gpumem_alloc", standalone_mode=False)
-    except (TraceError, SettingsError, RecordingError) as error:
+    except (TraceError, SettingsError, RecordingError, LedgerError) as error:
         fail(str(error))
     except typer.Abort:
         sys.exit(130)

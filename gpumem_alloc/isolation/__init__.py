@@ -10,14 +10,20 @@ Importing it needs no torch and starts nothing. docs/fault-reports.md says how t
 
 from gpumem_alloc.isolation.findings import IsolationReport, Violation, check, report, violations
 from gpumem_alloc.isolation.ledger import ledger
+from gpumem_alloc.isolation.ledger_file import LedgerError, read_ledger, save_ledger
 from gpumem_alloc.isolation.region import isolated
+from gpumem_alloc.isolation.stacks import record_stacks
 
 __all__ = [
     "IsolationReport",
+    "LedgerError",
     "Violation",
     "check",
     "isolated",
     "ledger",
+    "read_ledger",
+    "record_stacks",
     "report",
+    "save_ledger",
     "violations",
 ]

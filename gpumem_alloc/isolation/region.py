@@ -21,6 +21,7 @@ def isolated(level: str = "tensor", all_threads: bool = False) -> Iterator[None]
     PyTorch's memory, if the device has no virtual memory management, or in a forked child.
     """
     from gpumem_alloc import door
+    from gpumem_alloc.isolation import exit_report
 
     levels = _C.isolation_levels()[1:]
     if level not in levels:
@@ -37,6 +38,7 @@ def isolated(level: str = "tensor", all_threads: bool = False) -> Iterator[None]
         )
     with translated():
         _C.begin_region(level, all_threads)
+    exit_report.install()
     try:
         yield
     finally:
