@@ -55,4 +55,5 @@ PYBIND11_MODULE(_C, module) {
     gma::bind_bridge(module);
     gma::bind_replay(module);
     gma::bind_attacks(module);
+    gma::bind_machines(module);
 }

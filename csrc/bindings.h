@@ -17,6 +17,7 @@ void bind_stock_door(pybind11::module_& module);  // addresses for torch, and er
 void bind_bridge(pybind11::module_& module);      // what the bridge gets of the core
 void bind_replay(pybind11::module_& module);      // traces, replay and the microbenchmark
 void bind_attacks(pybind11::module_& module);     // accesses on purpose, the driver on the CPU
+void bind_machines(pybind11::module_& module);    // machines on the CPU, to be attacked
 
 // Raises gpumem_alloc._C.StatusError(code, message); Python gives it its own type.
 void check(const Status& status);

@@ -26,6 +26,7 @@ from gpumem_alloc.sharing import exclusive_pages, share_exclusively
 if TYPE_CHECKING:
     from gpumem_alloc import isolation, workers
     from gpumem_alloc.isolation import isolated
+    from gpumem_alloc.verify import verify_isolation
 
 __all__ = [
     "AllocatorError",
@@ -47,6 +48,7 @@ __all__ = [
     "share_exclusively",
     "stats",
     "trim",
+    "verify_isolation",
     "workers",
 ]
 
@@ -59,6 +61,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"gpumem_alloc.{name}")
     if name == "isolated":
         return importlib.import_module("gpumem_alloc.isolation").isolated
+    if name == "verify_isolation":
+        return importlib.import_module("gpumem_alloc.verify").verify_isolation
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

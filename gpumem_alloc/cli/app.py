@@ -11,6 +11,7 @@ from typer.core import TyperCommand
 
 from gpumem_alloc.cli import bench as benchmarks
 from gpumem_alloc.cli import bridge, commands, explain_fault
+from gpumem_alloc.errors import OptionError
 from gpumem_alloc.isolation import LedgerError
 from gpumem_alloc.recording import RecordingError
 from gpumem_alloc.replay import DEFAULT_ALLOCATORS, DEFAULT_LAG_MS, SettingsError
@@ -137,6 +138,26 @@ def explain(
     explain_fault.run(ledger, address or [], log or [], core, as_json=json)
 
 
+@app.command(name="verify-isolation")
+def verify_isolation(
+    isolation: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LEVEL",
+            help="stream, packed, tensor or strict; by default what GPUMEM_ALLOC_CONF says, else "
+            "strict.",
+        ),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="One JSON object instead of a table.")
+    ] = False,
+) -> None:
+    """Attack what the no-sharing mode promises; exit code 1 if something is not held."""
+    from gpumem_alloc.cli import verify
+
+    raise typer.Exit(verify.run(isolation, as_json=json))
+
+
 class _HandedOn(TyperCommand):
     """A command that reads its arguments itself, --help and -- too."""
 
@@ -156,7 +177,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     command = typer.main.get_command(app)
     try:
         code = command.main(arguments, prog_name="python -m gpumem_alloc", standalone_mode=False)
-    except (TraceError, SettingsError, RecordingError, LedgerError) as error:
+    except (TraceError, SettingsError, RecordingError, LedgerError, OptionError) as error:
         fail(str(error))
     except typer.Abort:
         sys.exit(130)
