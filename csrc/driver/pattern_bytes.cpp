@@ -11,8 +11,8 @@ ByteRange words_in(const ByteRange& range) {
     return {begin, std::max(begin, range.end / kPatternBytes * kPatternBytes)};
 }
 
-// Each byte is as the one kPatternBytes before: copied in ever longer runs, which is fast in a debug
-// build too.
+// Each byte is as the one kPatternBytes before: copied in ever longer runs, which is fast in a
+// debug build too.
 void write_pattern(unsigned char* bytes, const ByteRange& range, std::uint32_t pattern) {
     const Bytes length = range.end - range.begin;
     Bytes done = std::min(length, kPatternBytes);
