@@ -176,9 +176,13 @@ def _print_candidates(console: Console, explanation: Explanation) -> None:
 
 
 def _shown(explanation: Explanation) -> list[Entry]:
-    """Whose stacks are printed: those that an address points at, else the likeliest."""
+    """Whose stacks are printed: of violations, and those pointed at, or else the likeliest."""
+    entries = explanation.ledger.entries
+    named = {(one["device"], one["allocation_number"]) for one in explanation.ledger.violations}
+    violated = [one for one in entries if (one.device, one.allocation_number) in named]
     pointed = [one.place.entry for one in explanation.faults if one.place.entry is not None]
-    return list(dict.fromkeys(pointed)) or [one.entry for one in explanation.candidates[:2]]
+    likely = [one.entry for one in explanation.candidates[:2]]
+    return list(dict.fromkeys([*violated[:4], *pointed, *likely]))
 
 
 def _print_stacks(line: Callable[[str], None], ledger: LedgerFile, entries: list[Entry]) -> None:

@@ -7,7 +7,8 @@ code stays as it is, exceptions are shown as ever, and nothing here can fail the
 An error is seen when it ends the program or a thread. Others, that the program caught or lost,
 show in the last check: it looks at the tensors that still live, and a context that has failed
 refuses it. That check waits for the device; after a KeyboardInterrupt it is left out. A process
-that ends by a signal or os._exit(), as forked workers of multiprocessing do, reports nothing.
+that ends by a signal or os._exit(), as forked workers of multiprocessing do, reports nothing, and
+neither does one with GPUMEM_ALLOC_LEDGER=off.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 from gpumem_alloc.errors import AllocatorError
 from gpumem_alloc.isolation import fault_text, findings
+from gpumem_alloc.isolation.ledger_file import ENVIRONMENT
 
 _QUICK_BYTES = 8 << 20  # of a ledger that is read in well under a second
 _installed = False
@@ -32,7 +34,7 @@ _interrupted = False
 def install() -> None:
     """Report at the end of this process; the second call does nothing."""
     global _installed
-    if _installed:
+    if _installed or os.environ.get(ENVIRONMENT) == "off":
         return
     _installed = True
     previous, previous_of_threads = sys.excepthook, threading.excepthook
@@ -98,18 +100,21 @@ def _report(error: str | None, found: list[findings.Violation]) -> None:
         failure = ""
     except Exception as why:
         written, failure = None, f"{type(why).__name__}: {why}"
+    is_quick = written is not None and written.stat().st_size < _QUICK_BYTES
+    ledger = ledger_file.read_ledger(written) if written is not None and is_quick else None
     lines = []
     if error is not None:
         lines.append(f"gpumem_alloc: a CUDA error was seen in the no-sharing mode: {error}")
     if found:
         lines.append(found[0].text)
+        lines += explain.made_lines(ledger, found[0]) if ledger is not None else []
         if len(found) > 1:
             lines.append(f"({len(found)} such findings, of which this is the first.)")
+    if error is not None and ledger is not None:
+        lines += explain.guess_lines(ledger)
     if written is None:
         lines.append(f"The ledger of tensors could not be written: {failure}")
     else:
-        if error is not None and written.stat().st_size < _QUICK_BYTES:
-            lines += explain.guess_lines(ledger_file.read_ledger(written))
         lines.append(f"The ledger of tensors is in {written}.")
         lines.append(f"Run: python -m gpumem_alloc explain-fault {written}")
     print("\n".join(lines), file=sys.stderr, flush=True)

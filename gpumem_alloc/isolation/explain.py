@@ -9,6 +9,7 @@ from typing import Any
 from gpumem_alloc import _C
 from gpumem_alloc.isolation.candidates import Candidate, candidates
 from gpumem_alloc.isolation.fault_text import FaultAddress, FaultText
+from gpumem_alloc.isolation.findings import Violation
 from gpumem_alloc.isolation.ledger import STATES
 from gpumem_alloc.isolation.ledger_file import Entry, LedgerFile
 from gpumem_alloc.isolation.places import LIVE, Place, distance_of, nearest, place_of
@@ -153,6 +154,13 @@ def place_in_source(frames: Iterable[Frame]) -> str:
         if "/torch/" not in frame.file and not frame.file.startswith("<"):
             return str(frame)
     return ""
+
+
+def made_lines(ledger: LedgerFile, violation: Violation) -> list[str]:
+    """Return where the tensor of a violation was allocated, as a line; none without stacks."""
+    frames = ledger.stacks.get((violation.device, violation.allocation_number), {})
+    made = place_in_source(frames.get("allocated", []))
+    return [f"It was made at {made}."] if made else []
 
 
 def guess_lines(ledger: LedgerFile, count: int = 3) -> list[str]:

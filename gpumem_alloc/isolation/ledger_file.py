@@ -79,7 +79,9 @@ class LedgerFile:
 def default_path() -> Path:
     """Return where a ledger is written when nobody says: GPUMEM_ALLOC_LEDGER, or here."""
     named = os.environ.get(ENVIRONMENT)
-    return Path(named) if named else Path(f"gpumem_alloc-ledger-{os.getpid()}.json")
+    if named and named != "off":
+        return Path(named)
+    return Path(f"gpumem_alloc-ledger-{os.getpid()}.json")
 
 
 def save_ledger(path: str | os.PathLike[str] | None = None, *, error: str | None = None) -> Path:
@@ -191,7 +193,7 @@ def _ledger_of(path: Path, content: dict[str, Any]) -> LedgerFile:
         program=[str(word) for word in content["program"]],
         torch=str(content["torch"]),
         isolation=str(content["isolation"]),
-        options=dict(content["options"]),
+        options=_checked_options(dict(content["options"])),
         error=None if content["error"] is None else str(content["error"]),
         shortcomings={int(one["device"]): str(one["shortcoming"]) for one in content["devices"]},
         entries=entries,
@@ -208,6 +210,13 @@ def _entry(device: int, row: dict[str, Any]) -> Entry:
     if entry.state > LARGEST_STATE or entry.level >= len(_C.isolation_levels()):
         raise ValueError(f"state {entry.state}, level {entry.level}")
     return entry
+
+
+def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Those that say where guards are."""
+    if options["guard"] not in ("upper", "lower") or int(options["guard_alignment"]) < 1:
+        raise ValueError(f"guard:{options['guard']}")
+    return options
 
 
 def _checked_violation(violation: dict[str, Any]) -> dict[str, Any]:
