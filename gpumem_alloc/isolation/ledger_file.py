@@ -111,6 +111,7 @@ def save_ledger(path: str | os.PathLike[str] | None = None, *, error: str | None
 
 
 def _content(error: str | None) -> dict[str, Any]:
+    now_ns = time.time_ns()
     torch = sys.modules.get("torch")
     options = _C.options_in_force()
     indices = range(_C.device_count()) if _C.is_made() else range(0)
@@ -130,7 +131,7 @@ def _content(error: str | None) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "pid": os.getpid(),
-        "written_at_ns": time.time_ns(),
+        "written_at_ns": now_ns,
         "program": list(sys.orig_argv),
         "torch": getattr(torch, "__version__", ""),
         "isolation": options["isolation"],
