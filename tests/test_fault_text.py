@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import string
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumem_alloc.isolation.exit_report import is_cuda_error
+from gpumem_alloc.isolation import exit_report
 from gpumem_alloc.isolation.fault_text import PAGE_BYTES, FaultAddress, parse
 
 addresses = st.integers(0, (1 << 64) - 1)
@@ -186,4 +187,21 @@ def test_any_other_text_has_none(text: str) -> None:
     ],
 )
 def test_which_exceptions_tell_of_a_fault(text: str, is_one: bool) -> None:
-    assert is_cuda_error(text) is is_one
+    assert exit_report.is_cuda_error(text) is is_one
+
+
+def test_an_exception_that_a_fault_led_to_tells_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[int, str] = {}
+    monkeypatch.setattr(exit_report, "_seen", seen)
+    fault = RuntimeError("CUDA error: unspecified launch failure\nand more")
+    circle = KeyError("a")
+    circle.__context__ = ValueError("b")
+    circle.__context__.__context__ = circle
+    for harmless in (circle, None):
+        exit_report.note(harmless)
+        assert seen == {}
+    last = KeyError("c")
+    last.__context__ = ValueError("d")
+    last.__context__.__cause__ = fault
+    exit_report.note(last)
+    assert seen == {os.getpid(): "CUDA error: unspecified launch failure"}

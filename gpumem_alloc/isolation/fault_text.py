@@ -39,6 +39,7 @@ _ERROR = re.compile(
     r"an illegal memory access was encountered|misaligned address|unspecified launch failure"
     r"|device-side assert triggered|an illegal instruction was encountered"
     r"|CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_MISALIGNED_ADDRESS|CUDA_ERROR_LAUNCH_FAILED"
+    r"|CUDA_ERROR_INVALID_ADDRESS_SPACE|CUDA_ERROR_INVALID_PC|CUDA_ERROR_ASSERT"
     r"|cudaErrorIllegalAddress|cudaErrorMisalignedAddress|cudaErrorLaunchFailure"
 )
 # Address spaces in which an address is one of device memory.
