@@ -48,8 +48,8 @@ public:
         if (exported) { return "a descriptor of the allocator"; }
         const auto mapping = driver_.mapping_at(address);
         if (!mapping) {
-            const BaseAllocation segment = value_of(allocator_->base_allocation(address));
-            return "a segment of " + std::to_string(segment.bytes) + " bytes, as cudaMalloc gives";
+            check(allocator_->base_allocation(address).status());
+            return "a CUDA IPC handle, as its segment is of cudaMalloc";
         }
         const Result<int> descriptor = driver_.export_handle(mapping->device, mapping->handle);
         check(descriptor.status());

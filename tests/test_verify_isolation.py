@@ -18,6 +18,7 @@ from gpumem_alloc.verify.children import run_jobs
 from gpumem_alloc.verify.promises import LEVELS, PROMISES, Level, certainty
 from gpumem_alloc.verify.report import KEYS, Report
 from gpumem_alloc.verify.run import _given_options, _level, run
+from tests.rig.machine import Machine
 
 ON_HOST = {promise.name for promise in PROMISES if "host" in promise.places}
 # What an allocator without isolation refuses too.
@@ -61,6 +62,19 @@ def test_without_poison_and_scrub_less_is_promised() -> None:
     for promise in PROMISES:
         if promise.name in ("predecessor's data", "memory given back"):
             assert {certainty(promise, level, bare) for level in LEVELS} == {"never"}
+
+
+def promises_table() -> str:
+    lines = [
+        f"| {each.name} | {each.promise} | {' | '.join(each.levels[level] for level in LEVELS)} |"
+        for each in PROMISES
+    ]
+    return "\n".join(lines)
+
+
+def test_the_document_has_the_table(root: Path) -> None:
+    table = promises_table()
+    assert table in (root / "docs" / "verify-isolation.md").read_text(), f"it should be\n{table}"
 
 
 # ---- on the driver on the CPU
@@ -210,6 +224,53 @@ def test_whatever_an_attack_does_there_is_an_answer(tmp_path: Path, root: Path) 
 
 
 # ---- on a card
+
+
+@pytest.mark.torch
+def test_the_attacks_on_a_card_run_on_the_stand_in(rig: Machine, bridge: Path) -> None:
+    assert bridge.is_file()
+    done = rig.run_fresh(
+        """
+        import json
+        from gpumem_alloc.verify.run import run
+        report = run("strict", {"isolation": "strict"}, places=["card", "two cards"])
+        print(json.dumps(report.to_dict()))
+        """,
+        env={"RIG_DEVICES": "2", "GPUMEM_ALLOC_DOOR": "bridge"},
+    )
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    in_processes = {each.name for each in PROMISES if "processes" in each.places}
+    held_there = {name for name, check in checks.items() if check["held"]}
+    assert held_there == certain("strict") - in_processes, checks
+    for name, native in {  # the same attacks get through
+        "overrun": "changed another tensor",
+        "memory given back": "the driver gets it with the data in it",
+        "export: descriptor": "gave a file descriptor",
+        "export: cudaIpc": "gave a CUDA IPC handle",
+        "export: dma-buf": "gave a dma-buf",
+        "export: torch": "was pickled, with a handle of its memory",
+        "peer access": "reads the tensor's data",
+    }.items():
+        assert checks[name]["native"] == native
+
+
+@pytest.mark.gpu
+@pytest.mark.torch
+def test_on_a_card_kernels_are_compiled_where_none_are_built_in(gpu: Machine) -> None:
+    gpu.run("""
+        import torch
+        from gpumem_alloc.verify.kernels import CompiledKernels
+        x = torch.zeros(1024, dtype=torch.uint8, device="cuda")
+        kernels = CompiledKernels(torch)
+        stream = torch.cuda.Stream().cuda_stream
+        assert kernels.poke(0, stream, x.data_ptr() + 1, 600, 0x41, 20_000_000).wait() == "done"
+        assert x.cpu().tolist() == [0] + [0x41] * 600 + [0] * 423
+        peek = kernels.peek(0, stream, x.data_ptr(), 3)
+        assert (peek.wait(), peek.data) == ("done", b"\\0AA")
+        assert kernels.peek(0, stream, 1 << 46, 3).wait() == "fault"
+        import os
+        os._exit(0)  # torch's destructors complain
+    """)
 
 
 @pytest.mark.gpu

@@ -105,7 +105,7 @@ def memory_given_back(machine: Machine) -> Outcome:
     try:
         witness = machine.witness(tensor)
     except RefusedError as error:
-        raise NotRunError(f"its memory has no handle to look through ({error})") from None
+        raise NotRunError(f"its memory cannot be looked at: {error}") from None
     machine.free(tensor)
     machine.settle()
     machine.trim()
@@ -131,8 +131,10 @@ def cross_stream_reuse(machine: Machine) -> Outcome:
 def missing_record_stream(machine: Machine) -> Outcome:
     """Let a kernel of a stream that the allocator knows nothing of write late."""
     tensor = machine.allocate(PIECE_BYTES)
-    machine.fill(tensor, PIECE_BYTES, MARK, "side")  # a first launch may wait for the device
     machine.settle()
+    # First launches may wait for the device, and so may the first two at a time.
+    for access in [machine.poke(tensor, PIECE_BYTES, MARK, "side") for _ in range(2)]:
+        access.wait()
     late = machine.poke(tensor, PIECE_BYTES, SECRET, "side", late=True)
     machine.free(tensor)
     following = machine.allocate(PIECE_BYTES)

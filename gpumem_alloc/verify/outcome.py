@@ -31,4 +31,5 @@ def through(text: str) -> Outcome:
 def first_line(text: str) -> str:
     """Return what a message of three lines says happened, without who says it and addresses."""
     line = text.strip().partition("\n")[0].partition(" at 0x")[0]
-    return re.sub(r" 0x[0-9a-f]+", "", line).removeprefix("gpumem_alloc: ").removesuffix(".")
+    line = re.sub(r"(an? )?(address )?0x[0-9a-f]+", "an address", line)
+    return line.replace("gpumem_alloc: ", "").rstrip(".: ")

@@ -166,8 +166,8 @@ def _judged(ours: Answer, promised: str, level: Level) -> tuple[bool | None, str
     if ours["stopped"] is None and not ours["error"]:
         return None, str(ours["text"])
     if promised != "certain":
-        chance = "never" if promised == "never" else "only sometimes"
-        return None, f"not promised: {level} holds this {chance}"
+        does = "does not promise this" if promised == "never" else "holds this only sometimes"
+        return None, f"{level} {does}"
     if ours["error"]:
         return False, f"the attack could not be finished: {ours['error']}"
     return ours["stopped"], "" if ours["stopped"] else f"{level} promises this: {ours['text']}"

@@ -153,6 +153,14 @@ RIG_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, std::size_t bytes,
     }
     return CUDA_SUCCESS;
 }
+// It counts as no use of the handle: nobody here gives back what was retained.
+RIG_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle,
+                                                void* address) {
+    RIG_COUNT();
+    const rig::Owner owner = rig::owner_of(number(address));
+    *handle = owner.handle;
+    return owner.device >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
 RIG_EXPORT CUresult cuMemExportToShareableHandle(void* descriptor,
                                                  CUmemGenericAllocationHandle handle,
                                                  CUmemAllocationHandleType type,
@@ -161,6 +169,15 @@ RIG_EXPORT CUresult cuMemExportToShareableHandle(void* descriptor,
     return type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
                ? rig::export_piece(handle, static_cast<int*>(descriptor))
                : CUDA_ERROR_NOT_SUPPORTED;
+}
+// A dma-buf: what has a descriptor of the other kind has this, too.
+RIG_EXPORT CUresult cuMemGetHandleForAddressRange(void* descriptor, CUdeviceptr address,
+                                                  std::size_t, CUmemRangeHandleType,
+                                                  unsigned long long) {
+    RIG_COUNT();
+    const rig::Owner owner = rig::owner_of(address);
+    return owner.device >= 0 ? rig::export_piece(owner.handle, static_cast<int*>(descriptor))
+                             : CUDA_ERROR_INVALID_VALUE;
 }
 RIG_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
                                                    void* descriptor,

@@ -374,7 +374,8 @@ Owner owner_of(CUdeviceptr address) {
     if (next == all.mappings.begin()) { return {-1, 0, 0}; }
     --next;
     if (address >= next->first + next->second.bytes) { return {-1, 0, 0}; }
-    return {all.physical[next->second.handle].device, next->first, next->second.bytes};
+    const Mapping& mapping = next->second;
+    return {all.physical[mapping.handle].device, next->first, mapping.bytes, mapping.handle};
 }
 
 }  // namespace rig

@@ -70,6 +70,7 @@ struct Owner {
     int device;  // -1: not device memory
     CUdeviceptr base;
     std::size_t bytes;
+    CUmemGenericAllocationHandle handle = 0;
 };
 Owner owner_of(CUdeviceptr address);
 
