@@ -186,7 +186,9 @@ def limit(machine: Machine) -> Outcome:
             pass
     held_bytes, limit_bytes = machine.held_bytes(), LIMIT_PAGES * page_bytes
     text = f"held {held_bytes / (1 << 20):.1f} of {limit_bytes >> 20} MiB"
-    return stopped(text) if held_bytes <= limit_bytes else through(text)
+    if machine.own_bytes:
+        text += f", with at most {machine.own_bytes >> 20} of page tables"
+    return (stopped if held_bytes <= limit_bytes + machine.own_bytes else through)(text)
 
 
 def peer_access(machine: Machine) -> Outcome:

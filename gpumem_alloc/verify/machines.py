@@ -44,6 +44,7 @@ class Machine(ABC):
     """Memory to attack, on device 0 unless said otherwise."""
 
     page_bytes: int
+    own_bytes: int  # that the driver may take for itself meanwhile: page tables
 
     @abstractmethod
     def allocate(self, bytes: int, stream: Stream = "main") -> int:
@@ -104,6 +105,7 @@ class HostMachine(Machine):
     """The driver on the CPU: streams do their work only when somebody waits for it."""
 
     page_bytes = 512 << 10
+    own_bytes = 0
 
     def __init__(self, side: Side, options: Mapping[str, object], limited: bool) -> None:
         limit_mb = LIMIT_PAGES * self.page_bytes >> 20

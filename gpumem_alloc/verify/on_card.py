@@ -33,6 +33,7 @@ class CardMachine(Machine):
     """Device 0, served by PyTorch's allocator or by ours."""
 
     page_bytes = 2 * MIB
+    own_bytes = 32 * MIB
 
     def __init__(self, side: Side, options: Mapping[str, object], *, limited: bool = False) -> None:
         import torch
