@@ -130,7 +130,11 @@ void bind_allocator(py::module_& module) {
     module.def("statistics", &statistics);
     module.def("snapshot", &snapshot);
     module.def("card_bytes", &card_bytes);
-    module.def("strategy", [](int device) { return strategy_name(allocator().strategy(device)); });
+    module.def("strategy", [](int device) {
+        Allocator& all = allocator();  // the levels that page are no less isolated
+        const bool isolated = all.options().isolation != "off";
+        return strategy_name(isolated ? Strategy::Isolated : all.strategy(device));
+    });
     module.def("limit", [](int device) { return allocator().limit(device); });
     module.def("set_limit", [](int device, Bytes bytes) {
         Allocator& all = allocator();
@@ -149,6 +153,10 @@ void bind_allocator(py::module_& module) {
                [](int device) { allocator().reset_peak_statistics(device); });
     module.def("reset_accumulated_statistics",
                [](int device) { allocator().reset_accumulated_statistics(device); });
+    module.def("check_may_leave", [](std::uintptr_t address) {
+        Allocator& all = allocator();
+        check(without_gil([&] { return all.check_may_leave(address); }));
+    });
     module.def("audit", [] {
         Allocator& all = allocator();
         check(without_gil([&] { return all.audit(); }));

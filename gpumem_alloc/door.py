@@ -31,17 +31,18 @@ def enable(*, door: str | None = None, **options: object) -> str:
     once for the installed torch), "stock" (torch's pluggable allocator, no compiler), or "auto":
     the bridge where it can be had, else the stock door with one warning. By default it is what
     GPUMEM_ALLOC_DOOR says, else "auto". Options are those of gpumem_alloc.Options; they win over
-    GPUMEM_ALLOC_CONF. A second call with the same options does nothing. Raises OptionError for a
-    bad option, TooLateError when PyTorch's own allocator has served memory and cannot be replaced,
-    AllocatorError when the bridge is asked for and cannot be had, in a forked child, without torch,
-    or with a torch that has no CUDA.
+    GPUMEM_ALLOC_CONF. `isolation="strict"`, or another level, is the no-sharing mode for the whole
+    program; where a device cannot map memory, its first use fails. A second call with the same
+    options does nothing. Raises OptionError for a bad option, TooLateError when PyTorch's own
+    allocator has served memory and cannot be replaced, AllocatorError when the bridge is asked for
+    and cannot be had, in a forked child, without torch, or with a torch that has no CUDA.
     """
     torch = _torch_with_cuda()
     ours = allocator(door=door, **options)
     if not is_enabled():
         torch.cuda.memory.change_current_allocator(ours)
     assert _door is not None
-    line = f"gpumem_alloc {_C.__version__}: {_door.line}"
+    line = f"gpumem_alloc {_C.__version__}: {_door.line}{_isolation()}"
     _log.info("%s, %s", line, _C.print_options_in_force())
     return line
 
@@ -76,6 +77,12 @@ def allocator(*, door: str | None = None, **options: object) -> Any:
 def is_enabled() -> bool:
     """Return whether PyTorch's CUDA memory comes from this package."""
     return _door is not None and _door.is_current()
+
+
+def _isolation() -> str:
+    """The level in force, for the line that enable() returns."""
+    level = _C.options_in_force()["isolation"]
+    return "" if level == "off" else f", isolation:{level}"
 
 
 def _make(torch: Any, wanted: str, text: str) -> None:

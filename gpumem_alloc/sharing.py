@@ -14,7 +14,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpumem_alloc.errors import AllocatorError
+from gpumem_alloc import _C
+from gpumem_alloc.errors import AllocatorError, translated
 
 _MAGIC = b"gpumem_alloc"  # how a handle of ours begins (csrc/torch/bridge/ipc_handle.cpp)
 _MODULE = "gpumem_alloc._bridge"
@@ -48,6 +49,12 @@ def exclusive_pages(device: Any = None) -> Iterator[None]:
         pool = torch.cuda.MemPool(no_split=True)
         with torch.cuda.use_mem_pool(pool):
             yield
+
+
+def refuse_leaving(address: int) -> None:
+    """Raise AllocatorError if the no-sharing mode keeps the memory at `address` in this process."""
+    with translated():
+        _C.check_may_leave(address)
 
 
 def install() -> None:

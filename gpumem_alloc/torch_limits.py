@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from gpumem_alloc import watch
+from gpumem_alloc import sharing, watch
 from gpumem_alloc.errors import AllocatorError
 
 _AUTOTUNING = (
@@ -127,6 +127,20 @@ def explain_refusals(torch: Any, is_current: Callable[[], bool]) -> None:
     ):  # fmt: skip
         refusal: Any = _explained(getattr(owner, name), action, outcome, is_current)
         setattr(owner, name, staticmethod(refusal) if name == "_new_shared_cuda" else refusal)
+    share = torch.UntypedStorage._share_cuda_
+    torch.UntypedStorage._share_cuda_ = _kept_in(share, is_current)
+
+
+def _kept_in(share: Callable[..., Any], is_current: Callable[[], bool]) -> Callable[..., Any]:
+    """The no-sharing mode refuses before the door does: no other door would help."""
+
+    @functools.wraps(share)
+    def call(storage: Any, *arguments: Any, **keywords: Any) -> Any:
+        if is_current():
+            sharing.refuse_leaving(storage.data_ptr())
+        return share(storage, *arguments, **keywords)
+
+    return call
 
 
 def _explained(

@@ -26,8 +26,7 @@ Status CoreAllocator::start() {
         Result<DeviceProperties> properties = driver_.properties(device);
         if (!properties) { return properties.status(); }
         if (properties->page_bytes == 0 && isolation_of(options) != Isolation::Off) {
-            return {Code::NotSupported, "isolation needs virtual memory management, which device " +
-                                            std::to_string(device) + " does not have"};
+            return {Code::NotSupported, no_mapping_text(device)};
         }
         heaps_.push_back(std::make_unique<DeviceHeap>(driver_, device, *properties, options_,
                                                       addresses_, listeners_, regions_));

@@ -166,10 +166,14 @@ public:
     virtual Status pin(Address address) = 0;
     virtual Status unpin(Address address) = 0;
 
+    // Whether another process may get at the memory at `address`, by whatever means. NotSupported,
+    // in three lines, where the no-sharing mode forbids it; what is not ours goes by the program's.
+    virtual Status check_may_leave(Address address) = 0;
     // Between processes. Exports the allocated block at `address` until it is freed: so long its
     // chunks stay where they are, and the descriptors, which are ours, open. Asked again it answers
     // the same. NotSupported: the block lies in a segment of cudaMalloc (`split`, `direct`, a
     // provider), which has no descriptor but a cudaIpcMemHandle; see base_allocation().
+    // Also where check_may_leave() forbids it.
     virtual Result<ExportedBlock> export_block(Address address) = 0;
     // Maps what another process exported, one piece after the other, in an address range of its
     // size. The descriptors are the caller's, before and after.

@@ -86,6 +86,7 @@ Result<ExportedBlock> CoreAllocator::export_block(Address address) {
     GMA_AUDITED_CALL;
     Result<Place> place = known_place(address);
     if (!place) { return place.status(); }
+    if (Status status = check_may_leave(address); !status.ok()) { return status; }
     return place->heap->export_block(address, place->tagged);
 }
 

@@ -28,6 +28,16 @@ Status CoreAllocator::end_region(bool all_threads) {
     return {};
 }
 
+// A region's block has a level of its own.
+Status CoreAllocator::check_may_leave(Address address) {
+    Isolation level = isolation_of(options_);
+    const std::optional<TraceRecord> block = describe(address);
+    const bool in_region = block && block->pool_first == kRegionPools;
+    if (in_region) { level = static_cast<Isolation>(block->pool_second); }
+    if (level == Isolation::Off) { return {}; }
+    return {Code::NotSupported, no_way_out_text(level, in_region)};
+}
+
 IsolationReport CoreAllocator::isolation_report(int device) {
     return usable(device) ? heap_of(device).isolation_report() : IsolationReport{};
 }

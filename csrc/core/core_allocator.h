@@ -31,6 +31,7 @@ public:
     Result<BaseAllocation> base_allocation(Address address) override;
     Status pin(Address address) override;
     Status unpin(Address address) override;
+    Status check_may_leave(Address address) override;
     Result<ExportedBlock> export_block(Address address) override;
     Result<Address> import_block(int device, const std::vector<ExportedPiece>& pieces) override;
     Status drop_import(Address address) override;

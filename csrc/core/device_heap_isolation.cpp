@@ -146,10 +146,7 @@ void DeviceHeap::reuse_locked(const PendingFree& free) {
 
 Status DeviceHeap::open_region(Isolation level) {
     const std::lock_guard guard(lock_);
-    if (properties_.page_bytes == 0) {
-        return {Code::NotSupported,
-                "isolation needs virtual memory management, which this device does not have"};
-    }
+    if (properties_.page_bytes == 0) { return {Code::NotSupported, no_mapping_text(device_)}; }
     const PoolId pool = region_pool(level);
     if (level != Isolation::Off && level != level_ && !strategy_->provides(pool)) {
         strategy_->add_region(pool, make_isolated(level, pool));

@@ -5,13 +5,16 @@ namespace gma {
 
 // The thread has no slab with room: a new one, cut from the same blocks as large requests.
 Result<Address> DeviceHeap::allocate_small(Bytes bytes, Stream stream) {
+    if (raises_) {
+        const std::lock_guard guard(lock_);
+        if (Status status = raise_violation_locked(); !status.ok()) { return status; }
+    }
     Result<ThreadCache*> cache = borrow_cache(stream);
     if (!cache) { return cache.status(); }
     const int class_index = size_class(with_redzone(bytes, level_));
     if (Address address = take_object(**cache, bytes); address != 0) { return address; }
     {
         std::unique_lock lock(lock_);
-        if (Status status = raise_violation_locked(); !status.ok()) { return status; }
         Request request;
         request.bytes = Slab::kBytes;
         request.alignment = Arena::kGranuleBytes;

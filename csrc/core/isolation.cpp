@@ -66,6 +66,22 @@ const char* name_of(Isolation level) { return kLevels[static_cast<std::size_t>(l
 
 const char* name_of(Violation::Kind kind) { return kKinds[static_cast<std::size_t>(kind)]; }
 
+std::string no_mapping_text(int device) {
+    return "isolation needs virtual memory management, which device " + std::to_string(device) +
+           " does not have.\nGuards and memory of one's own are made by mapping it, and nothing "
+           "else would isolate.\nHide the device (CUDA_VISIBLE_DEVICES), or run without isolation.";
+}
+
+std::string no_way_out_text(Isolation level, bool in_region) {
+    const std::string otherwise = in_region ? "make what is sent outside gpumem_alloc.isolated()"
+                                            : "run the program without isolation";
+    return std::string("isolation:") + name_of(level) +
+           " lets no memory out of the process: this CUDA tensor cannot be sent.\n"
+           "Memory of the no-sharing mode has no handle that another process could open.\n"
+           "Send a CPU tensor, as tensor.cpu() makes one, or " +
+           otherwise + ".";
+}
+
 std::string violation_text(const Violation& violation) {
     const std::string tensor = tensor_text(violation.tensor);
     switch (violation.kind) {

@@ -62,5 +62,9 @@ struct Violation {
 const char* name_of(Violation::Kind kind);
 // What happened, why, what to do: a line each.
 std::string violation_text(const Violation& violation);
+// Of a device that cannot map memory.
+std::string no_mapping_text(int device);
+// Of a tensor that was to go to another process: three lines again.
+std::string no_way_out_text(Isolation level, bool in_region);
 
 }  // namespace gma

@@ -125,6 +125,10 @@ public:
     void set_late() { late_ = true; }
     // torch registers an allocator only while the current one has not been started.
     void set_being_registered(bool value) { being_registered_ = value; }
+    // Whether the no-sharing mode keeps the memory at `pointer` to its device and this process.
+    bool keeps_on_device(const void* pointer) {
+        return !core().check_may_leave(address_of(pointer)).ok();
+    }
     // For the one deleter.
     void release(void* pointer) noexcept;
 
@@ -162,7 +166,9 @@ private:
     cca::CUDAAllocator* const previous_;
     std::atomic<Core*> core_{nullptr};
     std::atomic<bool> enabled_{true};
-    std::atomic<bool> caching_;  // enabled, and not forbidden by the environment
+    // Enabled and not forbidden by the environment, or isolated: cudaMalloc would go around that.
+    std::atomic<bool> caching_;
+    std::atomic<bool> isolated_{false};  // all of the program, not just regions
     std::atomic<bool> late_{false};
     std::atomic<bool> being_registered_{false};
     History history_;

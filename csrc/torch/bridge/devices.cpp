@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include "torch/bridge/bridge_allocator.h"
+#include "torch/bridge/device_copies.h"
 #include "torch/bridge/errors.h"
 #include "torch/bridge/ipc.h"
 #include "torch/bridge/settings.h"
@@ -43,6 +44,11 @@ Core& BridgeAllocator::start() {
     });
     core_.store(made, std::memory_order_release);
     warn_of_idle_settings(made->options().strategy);
+    isolated_ = made->options().isolation != "off";
+    if (isolated_ && !caching_.exchange(true)) {
+        warn_of_isolation("PYTORCH_NO_CUDA_MEMORY_CACHING");
+    }
+    if (made->device_count() > 1) { install_device_copies(); }
     for (int device = 0; fraction < 1.0 && device < made->device_count(); ++device) {
         setMemoryFraction(fraction, static_cast<DeviceIndex>(device));
     }
@@ -109,7 +115,14 @@ std::vector<cca::StreamSegmentSize> BridgeAllocator::getExpandableSegmentSizes(D
 }
 
 // Chunks are open to every capable peer from the start; what others get with cudaMalloc is not.
+// With isolation they are open to nobody, and copies do without (device_copies.h).
 void BridgeAllocator::enablePeerAccess(DeviceIndex device, DeviceIndex peer) {
+    TORCH_CHECK(!isolated_, "gpumem_alloc: isolation:", core().options().isolation,
+                " lets no device reach another's memory: device ", static_cast<int>(device),
+                " asks for that of device ", static_cast<int>(peer),
+                ".\nMemory of the no-sharing mode is mapped on its own device alone.\nCopy with "
+                "tensor.to() or copy_(), which need no peer access, or run the program without "
+                "isolation.");
     const c10::cuda::CUDAGuard guard(device);
     const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
     if (error == cudaErrorPeerAccessAlreadyEnabled) {
@@ -121,7 +134,7 @@ void BridgeAllocator::enablePeerAccess(DeviceIndex device, DeviceIndex peer) {
 
 cudaError_t BridgeAllocator::memcpyAsync(void* to, int to_device, const void* from, int from_device,
                                          std::size_t bytes, cudaStream_t stream, bool peer_access) {
-    if (peer_access || to_device == from_device) {
+    if (to_device == from_device || (peer_access && !isolated_)) {
         return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
     }
     // Mapped memory of two devices that cannot reach each other: only this call stages the copy.
@@ -129,6 +142,7 @@ cudaError_t BridgeAllocator::memcpyAsync(void* to, int to_device, const void* fr
 }
 
 cca::ShareableHandle BridgeAllocator::shareIpcHandle(void* pointer) {
+    check(core().check_may_leave(address_of(pointer)));
     if (late_ && !is_ours(pointer)) { return previous_->shareIpcHandle(pointer); }
     return share(core(), pointer);
 }

@@ -11,7 +11,8 @@ namespace gma::bridge {
     if (status.code() == Code::OutOfMemory) {
         TORCH_CHECK_WITH(OutOfMemoryError, false, status.message());
     }
-    TORCH_CHECK(false, "gpumem_alloc: ", status.message());
+    const bool named = status.message().rfind("gpumem_alloc: ", 0) == 0;  // a violation's text is
+    TORCH_CHECK(false, named ? "" : "gpumem_alloc: ", status.message());
 }
 
 inline void check(const Status& status) {

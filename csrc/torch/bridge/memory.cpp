@@ -6,6 +6,7 @@
 
 #include "torch/bridge/bridge_allocator.h"
 #include "torch/bridge/errors.h"
+#include "torch/bridge/settings.h"
 
 namespace gma::bridge {
 namespace {
@@ -76,7 +77,8 @@ BridgeAllocator::BridgeAllocator(CoreAccess access, cca::CUDAAllocator* previous
 
 void BridgeAllocator::enable(bool value) {
     enabled_ = value;
-    caching_ = value && caching_is_allowed();
+    if (!value && isolated_) { warn_of_isolation("caching_allocator_enable(False)"); }
+    caching_ = isolated_ || (value && caching_is_allowed());
 }
 
 c10::DeleterFnPtr deleter_of_ours() noexcept { return &delete_ours; }

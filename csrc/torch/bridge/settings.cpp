@@ -90,4 +90,10 @@ void warn_of_idle_settings(std::string_view strategy) {
                " while gpumem_alloc serves the memory. Its own options are in GPUMEM_ALLOC_CONF.");
 }
 
+void warn_of_isolation(const char* setting) {
+    TORCH_WARN("gpumem_alloc: ", setting,
+               " changes nothing while the no-sharing mode is in force: memory of cudaMalloc would "
+               "have no guards and could leave the process.");
+}
+
 }  // namespace gma::bridge

@@ -17,6 +17,8 @@ double memory_fraction_setting();
 
 // Warns once of the settings that change nothing with this `strategy`.
 void warn_of_idle_settings(std::string_view strategy);
+// Of a setting that would take memory from elsewhere, which isolation does not do.
+void warn_of_isolation(const char* setting);
 
 // The keys of "key:value,key:[a:1,b:2]" that have no effect.
 std::vector<std::string> idle_settings(std::string_view text, std::string_view strategy);
