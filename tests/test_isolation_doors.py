@@ -233,6 +233,22 @@ def test_devices_copy_and_do_not_reach_each_other(rig: Machine) -> None:
     )
 
 
+def test_the_stock_door_tells_that_it_cannot_copy_between_devices(rig: Machine) -> None:
+    code = (
+        _PRELUDE
+        + """
+    gpumem_alloc.enable(door="stock", isolation="tensor")
+    assert tensor(10, "cuda:0").copy_(torch.arange(10)).cpu().to("cuda:1").device.index == 1
+    """
+    )
+    for count, said in (("2", 1), ("1", 0)):
+        run = rig.run(
+            code if said else code.replace("cuda:1", "cuda:0").replace("== 1", "== 0"),
+            env={"RIG_DEVICES": count},
+        )
+        assert run.stderr.count("or take the bridge") == said, run.stderr
+
+
 def test_a_regions_tensors_are_copied_between_devices(rig: Machine) -> None:
     rig.run(
         _PRELUDE
