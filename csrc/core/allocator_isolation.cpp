@@ -56,6 +56,9 @@ Status CoreAllocator::refuse_free(Address address) {
     for (auto& heap : heaps_) {
         if (heap->knew(address)) { return heap->refuse_free(address); }
     }
+    for (auto& heap : heaps_) {
+        if (heap->watches()) { return heap->refuse_free(address); }
+    }
     return foreign(address);
 }
 

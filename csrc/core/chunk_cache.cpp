@@ -35,4 +35,12 @@ GuardedChunk ChunkCache::take_oldest() {
     return chunk;
 }
 
+Bytes ChunkCache::recounted_bytes() const {
+    Bytes bytes = 0;
+    for (const auto& [key, entries] : chunks_) {
+        for (const Entry& entry : entries) { bytes += entry.chunk.bytes; }
+    }
+    return bytes;
+}
+
 }  // namespace gma

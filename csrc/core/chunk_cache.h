@@ -10,15 +10,17 @@
 #include <utility>
 #include <vector>
 
-#include "driver/driver.h"
+#include "core/isolation.h"
 
 namespace gma {
 
 struct GuardedChunk {
     Handle handle{};
     Bytes bytes = 0;         // a power of two of pages
-    bool patterned = false;  // it holds the pattern, all of it
+    bool patterned = false;  // it holds the pattern, all of it, unless someone writes freed memory
     bool mapped = false;
+    LedgerEntry tensor;      // that had it last, if any is known
+    Address last_begin = 0;  // where it was mapped then
 };
 
 class ChunkCache {
@@ -30,6 +32,7 @@ public:
     // The one that has been here longest.
     GuardedChunk take_oldest();
     Bytes bytes() const { return bytes_; }
+    Bytes recounted_bytes() const;
 
 private:
     struct Entry {

@@ -78,6 +78,7 @@ Result<Request> DeviceHeap::request_locked(Bytes bytes, Stream stream) {
     if (request.pool == PoolId{} && regions_.any()) {
         const Isolation level = regions_.current();
         if (level != Isolation::Off && level != level_) { request.pool = region_pool(level); }
+        if (!regions_.any()) { update_small_path_locked(); }  // the last one's thread is gone
     }
     request.bytes = request_bytes_locked(bytes, request.pool);
     request.may_borrow = !request.capturing && request.pool == PoolId{};
@@ -183,6 +184,13 @@ void DeviceHeap::finish_large_free_locked(Block* block) {
     note_freed_locked(block->address);
     if (exports_.end(block->address)) { strategy_->unpin(block); }
     const PendingFree pending{block, nullptr, block->address, block->bytes, 0};
+    if (block->recorded && waits_at_free_locked(block->address)) {
+        ++statistics_.num_sync_all_streams;
+        if (pending_.finish_uses(block->address).ok()) {
+            block->recorded = false;
+            note_completed(block->address, block->requested());
+        }
+    }
     if (block->recorded) {
         const auto defer = deferral_locked();
         Result<bool> complete = pending_.add(pending, defer);
@@ -212,7 +220,11 @@ void DeviceHeap::complete_locked(const std::vector<PendingFree>& done) {
 }
 
 void DeviceHeap::give_locked(Block* block) {
+    // A region's strategy has not met the streams that capture.
+    const bool tells = capture_count_ == 0 && may_capture_locked() && capture_under_way_locked();
+    if (tells) { strategy_->set_captures(true); }
     strategy_->give(block);
+    if (tells) { strategy_->set_captures(false); }
     if (strategy_->reserved_bytes() > limit_bytes_ && !may_capture_locked()) {
         // The limit was lowered below what was live: what is freed above it goes back.
         static_cast<void>(

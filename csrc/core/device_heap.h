@@ -135,6 +135,7 @@ public:
     void close_region();
     // A free of an address that no device has allocated, which this one may have known.
     bool knew(Address address);
+    bool watches();  // tensors of a checked level were allocated here
     Status refuse_free(Address address);
     IsolationReport isolation_report();
     std::vector<LedgerEntry> ledger();
@@ -189,6 +190,8 @@ private:
     void note_allocated_locked(Block* block, PoolId pool);
     void note_object_locked(Slab* slab, Address address, Bytes requested_bytes);
     void note_freed_locked(Address address);
+    // strict: the host waits for the recorded streams too, so that a later use faults for certain.
+    bool waits_at_free_locked(Address address) const;
     Status refuse_free_locked(Address address);
     Status raise_violation_locked();
     bool is_checked(const PendingFree& free) const;
@@ -197,6 +200,9 @@ private:
     void flush_redzones_locked();
     void reuse_locked(const PendingFree& free);
     std::vector<ByteRange> live_gaps_locked(const LedgerEntry& entry);
+    Status look_at_locked(const std::vector<ByteRange>& ranges, std::vector<Finding>& findings);
+    Status check_free_locked();
+    Status audit_ledger_locked();
     std::unique_ptr<HeapStrategy> make_isolated(Isolation level, PoolId pool);
     void resume_locked();
     bool pool_in_use_locked(PoolId pool) const;

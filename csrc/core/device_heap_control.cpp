@@ -227,7 +227,8 @@ Strategy DeviceHeap::strategy_kind() {
 Status DeviceHeap::audit() {
     std::lock_guard guard(lock_);
     for (auto& cache : caches_) { flush_locked(*cache); }
-    return strategy_->audit();
+    Status status = strategy_->audit();
+    return status.ok() ? audit_ledger_locked() : status;
 }
 
 }  // namespace gma

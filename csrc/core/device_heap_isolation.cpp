@@ -6,6 +6,7 @@
 #include "core/guarded_strategy.h"
 #include "core/paged_strategy.h"
 #include "core/regions.h"
+#include "core/segment_store.h"
 
 namespace gma {
 namespace {
@@ -38,6 +39,7 @@ std::unique_ptr<HeapStrategy> DeviceHeap::make_isolated(Isolation level, PoolId 
 Isolation DeviceHeap::level_of(PoolId pool) const {
     if (pool == PoolId{}) { return level_; }
     if (pool.first == kRegionPools) { return static_cast<Isolation>(pool.second); }
+    if (strategy_->provides(pool)) { return Isolation::Off; }  // another allocator's memory
     return level_ == Isolation::Packed ? Isolation::PerStream : level_;
 }
 
@@ -84,9 +86,19 @@ void DeviceHeap::note_freed_locked(Address address) {
     if (ledger_.used()) { ledger_.freed(address); }
 }
 
+bool DeviceHeap::waits_at_free_locked(Address address) const {
+    const LedgerEntry* tensor = ledger_.gone(address);
+    return tensor != nullptr && tensor->level == Isolation::Strict && !may_capture_locked();
+}
+
 bool DeviceHeap::knew(Address address) {
     const std::lock_guard guard(lock_);
     return ledger_.gone(address) != nullptr;
+}
+
+bool DeviceHeap::watches() {
+    const std::lock_guard guard(lock_);
+    return ledger_.used();
 }
 
 Status DeviceHeap::refuse_free(Address address) {
@@ -134,12 +146,15 @@ void DeviceHeap::hold_for_check_locked(const PendingFree& free) {
 // Nothing is launched while a graph may be captured; what waits, waits for the end of that.
 void DeviceHeap::flush_redzones_locked() {
     if (redzones_.empty() || may_capture_locked()) { return; }
+    redzones_.collect(false);
     for (const PendingFree& free : redzones_.flush()) { reuse_locked(free); }
 }
 
 void DeviceHeap::reuse_locked(const PendingFree& free) {
     if (free.slab != nullptr) { return return_object_locked(free.slab, free.address); }
     count_active_locked(free.block->bytes, stat_pool(free.block->requested_bytes), -1);
+    // The check and the fill were queued since: they are the stream's last use.
+    if (free.block->checked) { free.block->freed_at = ++free.block->arena->free_count; }
     free.block->checked = false;
     give_locked(free.block);
 }
@@ -192,7 +207,9 @@ Result<std::int64_t> DeviceHeap::check_now() {
     flush_redzones_locked();
     if (Status status = driver_.synchronize_device(device_); !status.ok()) { return status; }
     redzones_.collect(true);
+    strategy_->finish_checks();
     strategy_->poll();
+    if (Status status = check_free_locked(); !status.ok()) { return status; }
     std::vector<ByteRange> ranges;
     std::vector<const LedgerEntry*> tensors;
     for (const auto& [address, entry] : ledger_.live()) {
@@ -201,17 +218,55 @@ Result<std::int64_t> DeviceHeap::check_now() {
             tensors.push_back(&entry);
         }
     }
-    if (ranges.empty()) { return std::int64_t{0}; }
-    Result<Check> check = driver_.check(device_, nullptr, ranges, kPattern);
-    if (!check) { return check.status(); }
     std::vector<Finding> findings;
-    if (Result<bool> done = driver_.checked(*check, true, findings); !done) {
-        return done.status();
-    }
+    if (Status status = look_at_locked(ranges, findings); !status.ok()) { return status; }
     for (const Finding& finding : findings) {
         ledger_.add(violation_of(finding, *tensors[finding.range]));
     }
     return static_cast<std::int64_t>(ledger_.live().size());
+}
+
+// Now, while the device is idle.
+Status DeviceHeap::look_at_locked(const std::vector<ByteRange>& ranges,
+                                  std::vector<Finding>& findings) {
+    if (ranges.empty()) { return {}; }
+    Result<Check> check = driver_.check(device_, nullptr, ranges, kPattern);
+    if (!check) { return check.status(); }
+    return driver_.checked(*check, true, findings).status();
+}
+
+// Whoever writes free memory of `packed` had a tensor there, the last one most likely. What was
+// written is filled again, or the next tensor there would be blamed for it.
+Status DeviceHeap::check_free_locked() {
+    std::vector<ByteRange> ranges;
+    strategy_->add_patterned(ranges);
+    for (auto& cache : caches_) {
+        if (level_ < Isolation::Packed) { break; }
+        cache->for_each_slab([&](const Slab* slab) {
+            if (strategy_->gaps_of(slab->block).empty()) { return; }
+            slab->for_each_free_run(
+                [&](Address begin, Address end) { ranges.push_back({begin, end}); });
+        });
+    }
+    std::vector<Finding> findings;
+    if (Status status = look_at_locked(ranges, findings); !status.ok()) { return status; }
+    if (findings.empty()) { return {}; }
+    std::vector<ByteRange> written;
+    for (const Finding& finding : findings) {
+        Violation violation;
+        const LedgerEntry* last = ledger_.last_at(finding.first_bad);
+        if (last != nullptr) { violation.tensor = *last; }
+        violation.kind = Violation::Kind::WriteAfterFree;
+        violation.first_bad = finding.first_bad;
+        violation.bad_bytes = finding.bad_bytes;
+        violation.found = finding.found;
+        ledger_.add(violation);
+        written.push_back(ranges[finding.range]);
+    }
+    if (Status status = driver_.fill(device_, nullptr, written, kPattern); !status.ok()) {
+        return status;
+    }
+    return driver_.synchronize_device(device_);  // other streams do not wait for the default one
 }
 
 std::vector<ByteRange> DeviceHeap::live_gaps_locked(const LedgerEntry& entry) {
@@ -225,6 +280,50 @@ std::vector<ByteRange> DeviceHeap::live_gaps_locked(const LedgerEntry& entry) {
                            !strategy_->gaps_of(reinterpret_cast<Slab*>(tagged - 1)->block).empty();
     if (!patterned) { return {}; }
     return {{entry.address + entry.requested_bytes, entry.window_end}};
+}
+
+// What the ledger calls live is allocated; what is allocated at a checked level, the ledger has.
+Status DeviceHeap::audit_ledger_locked() {
+    if (!ledger_.used()) { return {}; }
+    std::size_t found = 0;
+    std::vector<SegmentInfo> segments;
+    strategy_->snapshot(segments);
+    for (const SegmentInfo& segment : segments) {
+        const bool is_ours = segment.pool == PoolId{} || segment.pool.first == kRegionPools;
+        if (!is_ours || level_of(segment.pool) < Isolation::Packed) { continue; }
+        for (const BlockInfo& info : segment.blocks) {
+            const bool live = info.state == BlockState::Allocated;
+            const Block* block = live ? strategy_->find(info.address) : nullptr;
+            if (block == nullptr || block->slab != nullptr) { continue; }
+            const LedgerEntry* entry = ledger_.live(info.address);
+            if (entry == nullptr || entry->requested_bytes != info.requested_bytes) {
+                return broken_invariant("an allocated block is live in the ledger", info.address,
+                                        entry == nullptr ? 0 : entry->requested_bytes);
+            }
+        }
+    }
+    for (auto& cache : caches_) {
+        if (level_ < Isolation::Packed) { break; }
+        cache->for_each_slab([&](const Slab* slab) {
+            for (std::uint32_t i = 0; i < slab->object_count; ++i) {
+                const Address address = slab->address_of(i);
+                found += !Slab::test(slab->free_bits, i) && pending_.recorded(address);
+            }
+        });
+    }
+    for (const auto& [address, entry] : ledger_.live()) {
+        const Block* block = strategy_->find(address);
+        if (block == nullptr || block->slab != nullptr) { continue; }
+        if (block->kind != TileKind::Used || block->requested() != entry.requested_bytes) {
+            return broken_invariant("a live entry of the ledger is allocated", address, 0);
+        }
+        ++found;
+    }
+    if (found != ledger_.live().size()) {
+        return broken_invariant("live blocks of checked levels == live entries", found,
+                                ledger_.live().size());
+    }
+    return {};
 }
 
 }  // namespace gma

@@ -47,6 +47,7 @@ Result<PoolChange> DeviceHeap::restore_pool(PoolId pool, const std::vector<PoolB
     for (Block* block : strategy_->pool_blocks(pool)) {
         if (block->kind != TileKind::Used) { continue; }
         change.freed.push_back(block->address);
+        note_freed_locked(block->address);
         count_large_locked(block, -1);
         count_active_locked(block->bytes, stat_pool(block->requested_bytes), -1);
         const auto it = wanted.find(block->address);
@@ -63,6 +64,7 @@ Result<PoolChange> DeviceHeap::restore_pool(PoolId pool, const std::vector<PoolB
         GMA_ASSERT_EQ(taken != nullptr, true, "what was prepared for a restored block is free");
         taken->requested_bytes = block.requested_bytes;
         count_large_locked(taken, 1);
+        note_allocated_locked(taken, pool);
         change.allocated.push_back(block.address);
     }
     return change;

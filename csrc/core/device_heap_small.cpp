@@ -55,9 +55,9 @@ Address DeviceHeap::take_object(ThreadCache& cache, Bytes bytes) {
 }
 
 Result<ThreadCache*> DeviceHeap::borrow_cache(Stream stream) {
-    if (ThreadCache* cache = find_thread_cache(id_, stream);
-        cache != nullptr && (level_ == Isolation::Off || is_stream_of(*cache, stream))) {
-        return cache;
+    ThreadCache* const former = find_thread_cache(id_, stream);
+    if (former != nullptr && (level_ == Isolation::Off || is_stream_of(*former, stream))) {
+        return former;
     }
     std::uint64_t stream_id = 0;
     if (stream != nullptr) {
@@ -79,6 +79,7 @@ Result<ThreadCache*> DeviceHeap::borrow_cache(Stream stream) {
         }
     }
     remember_thread_cache(id_, stream, cache);
+    if (former != nullptr) { return_cache(former); }  // of a stream that is gone
     return cache;
 }
 

@@ -4,7 +4,7 @@
 #include <bit>
 #include <utility>
 
-#include "core/segment.h"
+#include "core/segment_store.h"
 #include "core/usable_stream.h"
 
 namespace gma {
@@ -21,7 +21,14 @@ GuardedMemory::GuardedMemory(Driver& driver, int device, DeviceProperties proper
       ledger_(ledger),
       addresses_(driver, device, properties.page_bytes, options.quarantine_gb * 1_GiB) {}
 
-GuardedMemory::~GuardedMemory() { static_cast<void>(release_cached(kMaxRequestBytes)); }
+GuardedMemory::~GuardedMemory() {
+    retry_stuck();
+    static_cast<void>(release_cached(kMaxRequestBytes));
+}
+
+BaseAllocation GuardedMemory::extent(const Segment& segment) const {
+    return pages(segment.address);
+}
 
 Bytes GuardedMemory::block_bytes(Bytes requested_bytes) const {
     return round_up(std::max(requested_bytes, Bytes{1}), alignment_);
@@ -32,13 +39,14 @@ Result<Address> GuardedMemory::obtain(Bytes block_bytes, const Request& request)
     if (!window) { return window.status(); }
     Status status = gather(*window);
     if (status.ok()) { status = map(*window); }
-    if (status.ok()) { status = fill_fresh(*window, request); }
+    // Not while a graph is captured: a fill would become a part of it, or break it.
+    const bool may_fill = !request.for_graph && !request.capturing;
+    if (status.ok() && may_fill) { status = fill_fresh(*window); }
     if (!status.ok()) {
-        static_cast<void>(unmap(*window));
-        close(*window);
-        if (!window->broken) { addresses_.give_back(window->begin, window->bytes); }
+        static_cast<void>(close(*window, Addresses::Unused));
         return status;
     }
+    if (may_fill) { check_reused(*window); }
     in_use_bytes_ += window->pages_bytes;
     in_use_peak_bytes_ = std::max(in_use_peak_bytes_, in_use_bytes_);
     const Address block = window->block;
@@ -78,7 +86,7 @@ Result<GuardedChunk> GuardedMemory::next_chunk(const Window& window, Bytes missi
         std::min(std::bit_floor(missing_bytes / page_bytes_) * page_bytes_, kMaxChunkBytes);
     GuardedChunk cached = cache_.take(window.stream_id, std::max(wanted / 4, page_bytes_), wanted);
     if (cached.bytes > 0) { return cached; }
-    Bytes held = in_use_bytes_ + cache_.bytes() + wanted;
+    Bytes held = in_use_bytes_ + cache_.bytes() + stuck_bytes_ + wanted;
     for (const GuardedChunk& chunk : window.chunks) { held += chunk.bytes; }
     if (held > limit_bytes_) {
         if (held - limit_bytes_ > cache_.bytes()) {
@@ -102,7 +110,7 @@ Result<GuardedChunk> GuardedMemory::create_chunk(Bytes bytes) {
     }
     if (!handle) { return handle.status(); }
     ++created_count_;
-    return GuardedChunk{*handle, bytes, false, false};
+    return GuardedChunk{*handle, bytes, false, false, {}, 0};
 }
 
 Status GuardedMemory::map(Window& window) {
@@ -116,20 +124,73 @@ Status GuardedMemory::map(Window& window) {
     return driver_.set_access(device_, window.pages, window.pages_bytes, Reach::Private);
 }
 
-// Not while a graph is captured: a fill would become a part of it, or break it.
-Status GuardedMemory::fill_fresh(Window& window, const Request& request) {
-    if (request.for_graph || request.capturing) { return {}; }
+Status GuardedMemory::fill_fresh(Window& window) {
     std::vector<ByteRange> ranges = poisons_ ? std::vector<ByteRange>{} : gaps_of(window);
     Address at = window.pages;
-    for (GuardedChunk& chunk : window.chunks) {
+    for (const GuardedChunk& chunk : window.chunks) {
         if (poisons_ && !chunk.patterned) { ranges.push_back({at, at + chunk.bytes}); }
         at += chunk.bytes;
     }
     window.patterned = true;
-    return ranges.empty() ? Status() : driver_.fill(device_, window.stream, ranges, kPattern);
+    if (ranges.empty()) { return {}; }
+    Status status = driver_.fill(device_, window.stream, ranges, kPattern);
+    // A part of it may be on its way, to pages that are unmapped next.
+    if (!status.ok()) { static_cast<void>(driver_.synchronize_device(device_)); }
+    return status;
 }
 
-// A chunk that the driver refuses to unmap is lost, and its addresses are nobody's any more.
+void GuardedMemory::check_reused(Window& window) {
+    std::vector<ByteRange> ranges;
+    Address at = window.pages;
+    for (const GuardedChunk& chunk : window.chunks) {
+        if (chunk.patterned) {
+            ranges.push_back({at, at + chunk.bytes});
+            window.reused.emplace_back(at, chunk);
+        }
+        at += chunk.bytes;
+    }
+    if (ranges.empty()) { return; }
+    Result<Check> check = driver_.check(device_, window.stream, ranges, kPattern);
+    if (!check) {
+        ++unchecked_count_;
+        window.reused.clear();
+        return;
+    }
+    window.reused_check = *check;
+    reused_blocks_.push_back(window.block);
+}
+
+// The last tensor's addresses are told, not the new one's.
+bool GuardedMemory::collect_reused(Window& window, bool wait) {
+    if (window.reused_check == Check{}) { return true; }
+    std::vector<Finding> findings;
+    const Result<bool> done = driver_.checked(window.reused_check, wait, findings);
+    if (done && !*done) { return false; }
+    window.reused_check = {};
+    unchecked_count_ += done ? 0 : 1;
+    for (const Finding& finding : findings) {
+        const auto& [at, chunk] = window.reused[finding.range];
+        Violation violation;
+        violation.kind = Violation::Kind::WriteAfterFree;
+        violation.tensor = chunk.tensor;
+        violation.first_bad = chunk.last_begin + (finding.first_bad - at);
+        violation.bad_bytes = finding.bad_bytes;
+        violation.found = finding.found;
+        ledger_.add(violation);
+        window.spoiled = true;
+    }
+    window.reused.clear();
+    return true;
+}
+
+void GuardedMemory::collect_reused(bool wait) {
+    while (!reused_blocks_.empty()) {
+        const auto it = windows_.find(reused_blocks_.front());
+        if (it != windows_.end() && !collect_reused(it->second, wait)) { return; }
+        reused_blocks_.pop_front();
+    }
+}
+
 Status GuardedMemory::unmap(Window& window) {
     Status first;
     Address at = window.pages;
@@ -138,25 +199,48 @@ Status GuardedMemory::unmap(Window& window) {
         if (!chunk.mapped) { continue; }
         Status status = driver_.unmap(address, chunk.bytes);
         chunk.mapped = !status.ok();
-        if (status.ok()) { continue; }
-        window.broken = true;
-        if (first.ok()) { first = std::move(status); }
+        if (window.swept) { chunk.last_begin = address; }
+        if (!status.ok() && first.ok()) { first = std::move(status); }
     }
     return first;
 }
 
-// The handles that are mapped nowhere go to the cache.
-void GuardedMemory::close(Window& window) {
-    for (const GuardedChunk& chunk : window.chunks) {
-        if (chunk.mapped) {
-            ++leaked_count_;
-        } else {
-            cache_.put(window.stream_id, chunk);
+// What the driver refuses to unmap is stuck, and with it the window's addresses.
+Status GuardedMemory::close(Window& window, Addresses addresses) {
+    Status status = unmap(window);
+    if (!status.ok()) {
+        stuck_bytes_ += window.pages_bytes;
+        stuck_.emplace_back(std::move(window), addresses);
+        return status;
+    }
+    for (const GuardedChunk& chunk : window.chunks) { cache_.put(window.stream_id, chunk); }
+    window.chunks.clear();
+    if (addresses == Addresses::Unused) {
+        addresses_.give_back(window.begin, window.bytes);
+    } else {
+        quarantined_[window.begin] = window.block;
+        for (Address begin : addresses_.retire(window.begin, window.bytes)) {
+            const auto expired = quarantined_.extract(begin);
+            if (!expired.empty()) { ledger_.expired(expired.mapped()); }
         }
     }
-    window.chunks.clear();
-    const Bytes kept = std::max(kKeptBytes, in_use_peak_bytes_ / kKeptShare);
+    const Bytes kept = kept_bytes();
     if (cache_.bytes() > kept) { static_cast<void>(release_cached(cache_.bytes() - kept)); }
+    return status;
+}
+
+// In all no more is held than the limit allows, and than was in use at most and a little more.
+Bytes GuardedMemory::kept_bytes() const {
+    const Bytes more = std::max(kKeptBytes, in_use_peak_bytes_ / kKeptShare);
+    const Bytes most = std::min(limit_bytes_, in_use_peak_bytes_ + more);
+    return most - std::min(most, in_use_bytes_ + stuck_bytes_);
+}
+
+void GuardedMemory::retry_stuck() {
+    for (auto& [window, addresses] : std::exchange(stuck_, {})) {
+        stuck_bytes_ -= window.pages_bytes;
+        static_cast<void>(close(window, addresses));
+    }
 }
 
 std::vector<ByteRange> GuardedMemory::gaps_of(const Window& window) {
@@ -170,40 +254,49 @@ std::vector<ByteRange> GuardedMemory::gaps_of(const Window& window) {
 
 std::vector<ByteRange> GuardedMemory::gaps(Address address) const {
     const auto it = windows_.find(address);
-    if (it == windows_.end() || !it->second.patterned || it->second.swept) { return {}; }
-    return gaps_of(it->second);
+    if (it == windows_.end()) { return {}; }
+    const Window& window = it->second;
+    return window.patterned && !window.swept && !window.spoiled ? gaps_of(window)
+                                                                : std::vector<ByteRange>{};
 }
 
 void GuardedMemory::sweep(const Segment& segment) {
     Window& window = windows_.at(segment.address);
     if (std::exchange(window.swept, true)) { return; }
-    const Stream stream = usable_stream(driver_, device_, window.stream, window.stream_id);
+    const auto stream = usable_stream(driver_, device_, window.stream, window.stream_id);
     if (const auto gaps = gaps_of(window); window.patterned && !gaps.empty()) {
-        Result<Check> check = driver_.check(device_, stream, gaps, kPattern);
+        Result<Check> check = stream ? driver_.check(device_, stream->stream, gaps, kPattern)
+                                     : Result<Check>(stream.status());
         if (check) { window.check = *check; }
         unchecked_count_ += check ? 0 : 1;
     }
     bool filled = false;
-    if (scrubs_ || poisons_) {
+    if (stream && (scrubs_ || poisons_)) {
         const ByteRange pages{window.pages, window.pages + window.pages_bytes};
-        filled = driver_.fill(device_, stream, {pages}, kPattern).ok();
+        filled = driver_.fill(device_, stream->stream, {pages}, kPattern).ok();
     }
-    for (GuardedChunk& chunk : window.chunks) { chunk.patterned = filled; }
+    if (stream) { filled &= order_before_others(driver_, device_, *stream).ok(); }
+    const LedgerEntry* tensor = ledger_.gone(window.block);
+    for (GuardedChunk& chunk : window.chunks) {
+        chunk.patterned = filled;
+        chunk.tensor = tensor != nullptr ? *tensor : LedgerEntry{};
+    }
 }
 
-void GuardedMemory::renew(const Segment& segment, const Request& request) {
-    Window& window = windows_.at(segment.address);
-    window.requested_bytes = request.requested_bytes;
-    window.patterned = false;  // a graph has written what it likes
+void GuardedMemory::renew(Address address, Bytes requested_bytes) {
+    Window& window = windows_.at(address);
+    window.requested_bytes = requested_bytes;
+    window.patterned = false;
 }
 
-// Its stream has passed the check.
+// Its stream has passed the checks.
 void GuardedMemory::collect(Window& window) {
+    collect_reused(window, true);
     if (window.check == Check{}) { return; }
-    const std::vector<ByteRange> gaps = gaps_of(window);
     std::vector<Finding> findings;
     const Result<bool> done = driver_.checked(std::exchange(window.check, {}), true, findings);
     unchecked_count_ += done ? 0 : 1;
+    if (window.spoiled) { return; }
     for (const Finding& finding : findings) {
         Violation violation;
         violation.kind = finding.first_bad >= window.block ? Violation::Kind::Overrun
@@ -220,17 +313,9 @@ Status GuardedMemory::give_back(const Segment& segment) {
     auto node = windows_.extract(segment.address);
     Window& window = node.mapped();
     collect(window);
-    Status status = unmap(window);
     in_use_bytes_ -= window.pages_bytes;
-    close(window);
     ledger_.quarantined(window.block);
-    if (window.broken) { return status; }
-    quarantined_[window.begin] = window.block;
-    for (Address begin : addresses_.retire(window.begin, window.bytes)) {
-        const auto expired = quarantined_.extract(begin);
-        ledger_.expired(expired.mapped());
-    }
-    return status;
+    return close(window, Addresses::Used);
 }
 
 BaseAllocation GuardedMemory::pages(Address address) const {
@@ -253,6 +338,47 @@ Result<Bytes> GuardedMemory::release_cached(Bytes bytes) {
         if (!status.ok()) { return status; }
     }
     return gone;
+}
+
+Status GuardedMemory::audit() const {
+    std::vector<ByteRange> taken;
+    Bytes pages_bytes = 0;
+    Bytes stuck_bytes = 0;
+    const auto look_at = [&](const Window& window, Bytes& sum) -> Status {
+        Bytes chunk_bytes = 0;
+        for (const GuardedChunk& chunk : window.chunks) { chunk_bytes += chunk.bytes; }
+        sum += chunk_bytes;
+        taken.push_back({window.begin, window.begin + window.bytes});
+        if (chunk_bytes != window.pages_bytes) {
+            return broken_invariant("sum(chunk.bytes) == window pages", chunk_bytes,
+                                    window.pages_bytes);
+        }
+        if (window.block < window.pages ||
+            window.block + window.requested_bytes > window.pages + window.pages_bytes) {
+            return broken_invariant("a block lies in its pages", window.block, window.pages);
+        }
+        return {};
+    };
+    for (const auto& [block, window] : windows_) {
+        if (Status status = look_at(window, pages_bytes); !status.ok()) { return status; }
+        if (block != window.block) {
+            return broken_invariant("a window is found by its block", block, window.block);
+        }
+    }
+    for (const auto& [window, addresses] : stuck_) {
+        if (Status status = look_at(window, stuck_bytes); !status.ok()) { return status; }
+    }
+    if (pages_bytes != in_use_bytes_) {
+        return broken_invariant("sum(window pages) == in use", pages_bytes, in_use_bytes_);
+    }
+    if (stuck_bytes != stuck_bytes_) {
+        return broken_invariant("sum(stuck pages) == stuck", stuck_bytes, stuck_bytes_);
+    }
+    if (cache_.recounted_bytes() != cache_.bytes()) {
+        return broken_invariant("sum(cached chunk.bytes) == cached", cache_.recounted_bytes(),
+                                cache_.bytes());
+    }
+    return addresses_.audit(taken);
 }
 
 }  // namespace gma

@@ -8,14 +8,17 @@
 // The pages are handles that nobody else has, of powers of two of pages. What the tensor does not
 // fill of them holds kPattern from the first use to the free, which checks it. Then all of it is
 // filled with the pattern; once the fence of that has passed, the handles are unmapped and go to
-// the cache, and the window into quarantine.
+// the cache, and the window into quarantine. When a handle is used again its pages must still hold
+// the pattern: a write that came after the fill and before the unmap is the last tensor's.
 //
-//   held: in_use_bytes() == sum of the pages of all windows;  in_use + cached <= limit
+//   in_use_bytes() == sum of the pages of all windows;  in_use + cached + stuck <= limit
 //
 // What is done while a graph is captured cannot fill or check: such a block has no pattern.
 #pragma once
 
+#include <deque>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/chunk_cache.h"
@@ -37,6 +40,7 @@ public:
     Bytes held_bytes(Bytes block_bytes) const override {
         return round_up(block_bytes, page_bytes_);
     }
+    BaseAllocation extent(const Segment& segment) const override;
     // OutOfMemory, without a driver call, beyond the limit.
     Result<Address> obtain(Bytes block_bytes, const Request& request) override;
     Status give_back(const Segment& segment) override;
@@ -44,29 +48,38 @@ public:
     // The block was freed and all that was recorded for it is done but its stream's work: queues
     // the check and the fill. Does nothing the second time.
     void sweep(const Segment& segment);
-    // A private pool hands the block out again.
-    void renew(const Segment& segment, const Request& request);
+    // A private pool hands the block out again: a graph has written what it likes.
+    void renew(Address address, Bytes requested_bytes);
     // The ranges of an allocated block that must hold the pattern; empty: it has none.
     std::vector<ByteRange> gaps(Address address) const;
+    // Tells the ledger what the checks of used handles that are done have found.
+    void collect_reused(bool wait);
+    bool checks_reused() const { return !reused_blocks_.empty(); }
 
     // The pages under a block.
     BaseAllocation pages(Address address) const;
     ByteRange window(Address address) const;  // guards included
     Bytes in_use_bytes() const { return in_use_bytes_; }
     Bytes cached_bytes() const { return cache_.bytes(); }
+    // Pages that the driver has refused to unmap; tried again by retry_stuck().
+    Bytes stuck_bytes() const { return stuck_bytes_; }
     Bytes quarantined_bytes() const { return addresses_.quarantined_bytes(); }
     void set_limit(Bytes limit_bytes) { limit_bytes_ = limit_bytes; }
     // Gives cached handles back to the driver, the oldest first, until `bytes` are gone.
     Result<Bytes> release_cached(Bytes bytes);
+    void retry_stuck();
+    // From now on so much is kept as if no more had ever been in use than now.
+    void forget_peak() { in_use_peak_bytes_ = in_use_bytes_; }
     std::int64_t created_count() const { return created_count_; }
     std::int64_t released_count() const { return released_count_; }
     std::int64_t leaked_count() const { return leaked_count_; }
     // Blocks that the driver could not check.
     std::int64_t unchecked_count() const { return unchecked_count_; }
+    Status audit() const;
 
 private:
     static constexpr Bytes kMaxChunkBytes = 1_GiB;
-    // Kept of what was in use at most: a quarter, and this at least.
+    // Held beyond what was in use at most: a quarter of it, and this at least.
     static constexpr Bytes kKeptBytes = 256_MiB;
     static constexpr Bytes kKeptShare = 4;
 
@@ -80,10 +93,12 @@ private:
         Stream stream = nullptr;
         std::uint64_t stream_id = 0;
         std::vector<GuardedChunk> chunks;
-        bool broken = false;     // an unmap was refused: nobody gets its addresses any more
         bool patterned = false;  // the gaps hold the pattern
         bool swept = false;      // freed: all of the pages will hold it when the stream gets there
-        Check check{};
+        bool spoiled = false;    // they did not hold it when the tensor came: not its fault
+        Check check{};           // of the gaps, at the free
+        Check reused_check{};    // of the handles that others had before, at the allocation
+        std::vector<std::pair<Address, GuardedChunk>> reused;  // as they were, where they are
     };
 
     Result<Window> open(Bytes block_bytes, const Request& request);
@@ -91,9 +106,15 @@ private:
     Result<GuardedChunk> next_chunk(const Window& window, Bytes missing_bytes);
     Result<GuardedChunk> create_chunk(Bytes bytes);
     Status map(Window& window);
-    Status fill_fresh(Window& window, const Request& request);
+    Status fill_fresh(Window& window);
+    void check_reused(Window& window);
+    // False: the stream has not got there, and nobody waited.
+    bool collect_reused(Window& window, bool wait);
     Status unmap(Window& window);
-    void close(Window& window);
+    // The handles go to the cache and the addresses to whom they belong next.
+    enum class Addresses : std::uint8_t { Unused, Used };
+    Status close(Window& window, Addresses addresses);
+    Bytes kept_bytes() const;
     void collect(Window& window);
     static std::vector<ByteRange> gaps_of(const Window& window);
 
@@ -109,9 +130,12 @@ private:
     ChunkCache cache_;
     std::unordered_map<Address, Window> windows_;       // by the block's address
     std::unordered_map<Address, Address> quarantined_;  // a window's begin: its block
+    std::vector<std::pair<Window, Addresses>> stuck_;
+    std::deque<Address> reused_blocks_;  // that may have such a check, oldest first
     Bytes limit_bytes_ = kMaxRequestBytes;
     Bytes in_use_bytes_ = 0;
     Bytes in_use_peak_bytes_ = 0;
+    Bytes stuck_bytes_ = 0;
     std::int64_t created_count_ = 0;
     std::int64_t released_count_ = 0;
     std::int64_t leaked_count_ = 0;

@@ -21,21 +21,43 @@ GuardedStrategy::GuardedStrategy(Driver& driver, int device, DeviceProperties pr
       memory_(*new GuardedMemory(driver, device, properties, options, ledger)),
       store_(driver, device, listeners, owned(memory_)) {}
 
+GuardedStrategy::IdleKey GuardedStrategy::key_of(const Segment& segment) {
+    return {segment.pool, segment.line->stream, segment.line->id, segment.bytes};
+}
+
+std::pair<Bytes, std::int64_t> GuardedStrategy::split_of(const Segment& segment) const {
+    const BaseAllocation pages = memory_.pages(segment.address);
+    const Bytes gaps = pages.bytes - segment.bytes;
+    const Bytes front = segment.address - pages.address;
+    return {gaps, (front > 0 ? 1 : 0) + (gaps > front ? 1 : 0)};
+}
+
+Block* GuardedStrategy::take(Segment* segment, bool for_graph) {
+    store_.take(segment->first, for_graph);
+    const auto [bytes, count] = split_of(*segment);
+    split_bytes_ += bytes;
+    split_count_ += count;
+    return segment->first;
+}
+
+void GuardedStrategy::freed(Segment* segment) {
+    const auto [bytes, count] = split_of(*segment);
+    split_bytes_ -= bytes;
+    split_count_ -= count;
+    retire(segment);
+}
+
 // Only a private pool has memory at hand.
 Block* GuardedStrategy::take_cached(const Request& request) {
     if (request.at != 0) { return take_at(request.pool, request.at, request.bytes); }
     if (idle_.empty() || request.pool == PoolId{}) { return nullptr; }
-    const Bytes bytes = memory_.block_bytes(request.requested_bytes);
-    const auto found = std::find_if(idle_.begin(), idle_.end(), [&](const Segment* segment) {
-        return segment->pool == request.pool && segment->bytes == bytes && segment->captured &&
-               segment->line->stream == request.stream && segment->line->id == request.stream_id;
-    });
+    const auto found = idle_.find({request.pool, request.stream, request.stream_id,
+                                   memory_.block_bytes(request.requested_bytes)});
     if (found == idle_.end()) { return nullptr; }
-    Segment* segment = *found;
+    Segment* segment = found->second;
     idle_.erase(found);
-    memory_.renew(*segment, request);
-    store_.take(segment->first, request.for_graph);
-    return segment->first;
+    memory_.renew(segment->address, request.requested_bytes);
+    return take(segment, request.for_graph);
 }
 
 Result<Block*> GuardedStrategy::obtain(const Request& request, Effort effort) {
@@ -60,16 +82,15 @@ Result<Block*> GuardedStrategy::open(const Request& request) {
         if (segment.status().code() == Code::OutOfMemory) { return nullptr; }
         return segment.status();
     }
-    store_.take((*segment)->first, request.for_graph);
-    return (*segment)->first;
+    return take(*segment, request.for_graph);
 }
 
 void GuardedStrategy::give(Block* block) {
-    if (store_.give(block)) { retire(block->segment); }
+    if (store_.give(block)) { freed(block->segment); }
 }
 
 void GuardedStrategy::unpin(Block* block) {
-    if (store_.unpin(block)) { retire(block->segment); }
+    if (store_.unpin(block)) { freed(block->segment); }
 }
 
 // What a graph may still use.
@@ -78,11 +99,16 @@ bool GuardedStrategy::stays(const Segment& segment) const {
 }
 
 void GuardedStrategy::retire(Segment* segment) {
-    if (stays(*segment) || store_.capturing()) {
-        idle_.push_back(segment);
+    if (stays(*segment)) {
+        idle_.emplace(key_of(*segment), segment);
+        return;
+    }
+    if (store_.capturing()) {
+        deferred_.push_back(segment);
         return;
     }
     memory_.sweep(*segment);
+    SegmentStore::queued(*segment);
     std::deque<Segment*>& line = waiting_[segment->line];
     line.push_back(segment);
     waiting_bytes_ += segment->held_bytes;
@@ -119,7 +145,11 @@ Result<bool> GuardedStrategy::finish(Segment* segment, Wait wait) {
     if (gone) {
         const auto at = waiting_.find(line);
         std::deque<Segment*>& waiting = at->second;
-        waiting.erase(std::find(waiting.begin(), waiting.end(), segment));
+        if (waiting.back() == segment) {
+            waiting.pop_back();
+        } else {
+            waiting.erase(std::find(waiting.begin(), waiting.end(), segment));
+        }
         if (waiting.empty()) { waiting_.erase(at); }
         waiting_bytes_ -= held_bytes;
     }
@@ -138,28 +168,26 @@ Status GuardedStrategy::finish_passed(std::deque<Segment*>& line) {
 }
 
 void GuardedStrategy::poll() {
-    if (waiting_.empty() && idle_.empty()) { return; }
+    if (waiting_.empty() && deferred_.empty() && !memory_.checks_reused()) { return; }
     if (store_.capturing()) { return; }
-    if (!idle_.empty()) { static_cast<void>(retire_idle({})); }
+    memory_.collect_reused(false);
+    static_cast<void>(retire_deferred({}));
     for (auto it = waiting_.begin(); it != waiting_.end();) {
         static_cast<void>(finish_passed((it++)->second));
     }
 }
 
-// What was freed while a graph was captured and no graph uses, of one pool or of all.
-Result<Bytes> GuardedStrategy::retire_idle(PoolId pool) {
+// What was freed while a graph was captured, of one pool or of all.
+Bytes GuardedStrategy::retire_deferred(PoolId pool) {
     Bytes bytes = 0;
-    std::vector<Segment*> left;
-    for (Segment* segment : std::exchange(idle_, {})) {
-        const bool asked = pool == PoolId{} || segment->origin == pool;
-        if (!asked || stays(*segment) || segment->pin_count > 0) {
-            left.push_back(segment);
+    for (Segment* segment : std::exchange(deferred_, {})) {
+        if (pool != PoolId{} && segment->origin != pool) {
+            deferred_.push_back(segment);
         } else {
             bytes += segment->held_bytes;
             retire(segment);
         }
     }
-    idle_.insert(idle_.end(), left.begin(), left.end());
     return bytes;
 }
 
@@ -179,6 +207,8 @@ Result<Bytes> GuardedStrategy::finish_waiting(Bytes bytes) {
 Result<Bytes> GuardedStrategy::trim(Bytes bytes, Wait wait) {
     if (store_.capturing()) { return Bytes{0}; }
     poll();
+    memory_.retry_stuck();
+    if (bytes == kMaxRequestBytes) { memory_.forget_peak(); }
     if (wait == Wait::Yes && memory_.cached_bytes() < bytes) {
         Result<Bytes> waited = finish_waiting(bytes - memory_.cached_bytes());
         if (!waited) { return waited; }
@@ -188,26 +218,33 @@ Result<Bytes> GuardedStrategy::trim(Bytes bytes, Wait wait) {
 
 Result<Bytes> GuardedStrategy::trim_pool(PoolId pool, Wait wait) {
     if (store_.capturing()) { return Bytes{0}; }
-    Result<Bytes> retired = retire_idle(pool);
-    if (!retired || *retired == 0) { return retired; }
-    return trim(*retired, wait);
+    const Bytes retired = retire_deferred(pool);
+    return retired == 0 ? Result<Bytes>(Bytes{0}) : trim(retired, wait);
 }
 
 void GuardedStrategy::release_pool(PoolId pool) {
     store_.share(pool);
+    const auto first = idle_.lower_bound({pool, nullptr, 0, 0});
+    auto last = first;
+    for (; last != idle_.end() && std::get<PoolId>(last->first) == pool; ++last) {
+        deferred_.push_back(last->second);
+    }
+    idle_.erase(first, last);
     poll();
 }
 
+// Of a graph's memory: a block that was freed there, whole.
 Block* GuardedStrategy::take_at(PoolId pool, Address at, Bytes bytes) {
-    const auto found = std::find_if(idle_.begin(), idle_.end(), [&](const Segment* segment) {
-        return segment->address == at && segment->bytes == bytes && segment->pool == pool &&
-               segment->pin_count == 0;
-    });
-    if (found == idle_.end()) { return nullptr; }
-    Segment* segment = *found;
+    const Block* block = store_.block_at(at, bytes);
+    if (block == nullptr || block->address != at || block->bytes != bytes) { return nullptr; }
+    Segment* segment = block->segment;
+    const auto [first, last] = idle_.equal_range(key_of(*segment));
+    const auto found =
+        std::find_if(first, last, [&](const auto& entry) { return entry.second == segment; });
+    if (found == last || segment->pool != pool) { return nullptr; }
     idle_.erase(found);
-    store_.take(segment->first, false);
-    return segment->first;
+    memory_.renew(at, bytes);
+    return take(segment, false);
 }
 
 Status GuardedStrategy::check_place(const Request&) const {
@@ -217,7 +254,10 @@ Status GuardedStrategy::check_place(const Request&) const {
 
 Result<bool> GuardedStrategy::fill_place(const Request& request, Effort) {
     const Block* block = store_.block_at(request.at, request.bytes);
-    if (block != nullptr && block->segment->pool == request.pool) { return true; }
+    if (block != nullptr && block->segment->pool == request.pool && block->bytes == request.bytes &&
+        (block->kind != TileKind::Free || stays(*block->segment))) {
+        return true;
+    }
     return Status(Code::InvalidValue, "the pool has no memory at this address any more");
 }
 
@@ -236,10 +276,13 @@ StrategyCounters GuardedStrategy::counters() const {
     counters.waiting_bytes = waiting_bytes_;
     counters.quarantined_address_bytes = memory_.quarantined_bytes();
     counters.unchecked_count = memory_.unchecked_count();
+    counters.inactive_split_bytes = split_bytes_;
+    counters.inactive_split_count = split_count_;
     return counters;
 }
 
-// A segment is the pages of a block: the gap in front of it and behind it are Free in them.
+// A segment is the pages of a block. The gap in front of it and behind it are Free in them; all is
+// one Free block when it was freed.
 void GuardedStrategy::snapshot(std::vector<SegmentInfo>& segments) const {
     const std::size_t first = segments.size();
     store_.snapshot(segments);
@@ -248,21 +291,46 @@ void GuardedStrategy::snapshot(std::vector<SegmentInfo>& segments) const {
         const BaseAllocation pages = memory_.pages(segment.address);
         const Bytes front = segment.address - pages.address;
         const Bytes behind = pages.bytes - front - segment.bytes;
-        if (front > 0) {
-            segment.blocks.insert(segment.blocks.begin(),
-                                  {pages.address, front, 0, BlockState::Free});
-        }
-        if (behind > 0) {
-            segment.blocks.push_back(
-                {segment.address + segment.bytes, behind, 0, BlockState::Free});
+        if (segment.blocks.front().state == BlockState::Free) {
+            segment.blocks = {{pages.address, pages.bytes, 0, BlockState::Free}};
+        } else {
+            if (front > 0) {
+                segment.blocks.insert(segment.blocks.begin(),
+                                      {pages.address, front, 0, BlockState::Free});
+            }
+            if (behind > 0) {
+                segment.blocks.push_back(
+                    {segment.address + segment.bytes, behind, 0, BlockState::Free});
+            }
         }
         segment.address = pages.address;
         segment.bytes = pages.bytes;
     }
 }
 
+// As reports count them: what is inactive beside a block.
+Status GuardedStrategy::audit_split() const {
+    std::vector<SegmentInfo> segments;
+    snapshot(segments);
+    Bytes bytes = 0;
+    std::int64_t count = 0;
+    for (const SegmentInfo& segment : segments) {
+        if (segment.blocks.size() == 1) { continue; }
+        for (const BlockInfo& block : segment.blocks) {
+            if (block.state != BlockState::Free) { continue; }
+            bytes += block.bytes;
+            ++count;
+        }
+    }
+    if (bytes != split_bytes_ || count != split_count_) {
+        return broken_invariant("sum(gaps beside blocks) == inactive split bytes", bytes,
+                                split_bytes_);
+    }
+    return {};
+}
+
 Status GuardedStrategy::audit() const {
-    std::size_t listed = idle_.size();
+    std::size_t listed = idle_.size() + deferred_.size();
     Bytes waiting_bytes = 0;
     for (const auto& [line, segments] : waiting_) {
         listed += segments.size();
@@ -272,6 +340,8 @@ Status GuardedStrategy::audit() const {
         return broken_invariant("sum(waiting held_bytes) == waiting bytes", waiting_bytes,
                                 waiting_bytes_);
     }
+    if (Status status = memory_.audit(); !status.ok()) { return status; }
+    if (Status status = audit_split(); !status.ok()) { return status; }
     if (memory_.in_use_bytes() != store_.reserved_bytes()) {
         return broken_invariant("windows hold what segments do", memory_.in_use_bytes(),
                                 store_.reserved_bytes());

@@ -12,6 +12,8 @@
 
 #include <deque>
 #include <map>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "core/guarded_memory.h"
@@ -38,7 +40,9 @@ public:
     std::vector<ByteRange> gaps_of(const Block* block) const override {
         return memory_.gaps(block->segment->address);
     }
+    // Also of checks that were queued when handles were used again.
     void poll() override;
+    void finish_checks() override { memory_.collect_reused(true); }
     Result<Bytes> trim(Bytes bytes, Wait wait) override;
     void release_pool(PoolId pool) override;
     Result<Bytes> trim_pool(PoolId pool, Wait wait) override;
@@ -56,7 +60,7 @@ public:
     void unpin(Block* block) override;
     void set_limit(Bytes limit_bytes) override;
     Bytes reserved_bytes() const override {
-        return memory_.in_use_bytes() + memory_.cached_bytes();
+        return memory_.in_use_bytes() + memory_.cached_bytes() + memory_.stuck_bytes();
     }
     Bytes used_bytes() const override { return store_.used_bytes(); }
     Bytes largest_free_bytes() const override { return memory_.cached_bytes(); }
@@ -70,23 +74,35 @@ private:
     static constexpr Bytes kWaitingShare = 4;
     static constexpr Bytes kWaitingBytes = 256_MiB;
 
+    // Of what a graph may use: pool, stream with its id, and bytes of the block.
+    using IdleKey = std::tuple<PoolId, Stream, std::uint64_t, Bytes>;
+    static IdleKey key_of(const Segment& segment);
+
+    Block* take(Segment* segment, bool for_graph);
+    void freed(Segment* segment);
     void retire(Segment* segment);
     bool stays(const Segment& segment) const;
+    // What a block leaves of its pages: its gaps, and how many there are.
+    std::pair<Bytes, std::int64_t> split_of(const Segment& segment) const;
     Result<Block*> open(const Request& request);
     // The block of the line that waits the longest; nullptr if none does.
     Segment* oldest() const;
     Result<bool> finish(Segment* segment, Wait wait);
     Status finish_passed(std::deque<Segment*>& line);
     Result<Bytes> finish_waiting(Bytes bytes);
-    Result<Bytes> retire_idle(PoolId pool);
+    Bytes retire_deferred(PoolId pool);
     Bytes allowance_bytes() const;
+    Status audit_split() const;
 
     const bool waits_at_free_;
     GuardedMemory& memory_;  // the store's
     SegmentStore store_;
     std::map<const StreamLine*, std::deque<Segment*>> waiting_;  // in the order of their frees
     Bytes waiting_bytes_ = 0;
-    std::vector<Segment*> idle_;  // of graphs, and what was freed while one was captured
+    std::multimap<IdleKey, Segment*> idle_;  // of graphs
+    std::vector<Segment*> deferred_;         // freed while one was captured
+    Bytes split_bytes_ = 0;
+    std::int64_t split_count_ = 0;
 };
 
 }  // namespace gma

@@ -60,6 +60,19 @@ const LedgerEntry* Ledger::gone(Address address) const {
     return it == gone_.end() ? nullptr : &it->second;
 }
 
+// Blocks of different sizes may have had the place, the newest one not nearest.
+const LedgerEntry* Ledger::last_at(Address address) const {
+    constexpr int kLooks = 256;
+    const LedgerEntry* newest = nullptr;
+    auto it = gone_.upper_bound(address);
+    for (int look = 0; look < kLooks && it != gone_.begin(); ++look) {
+        const LedgerEntry& entry = (--it)->second;
+        if (entry.window_end <= address) { continue; }
+        if (newest == nullptr || entry.free_number > newest->free_number) { newest = &entry; }
+    }
+    return newest;
+}
+
 std::vector<LedgerEntry> Ledger::entries() const {
     std::vector<LedgerEntry> all;
     all.reserve(live_.size() + gone_.size());

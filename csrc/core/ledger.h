@@ -35,6 +35,8 @@ public:
     const LedgerEntry* live(Address address) const;
     // The newest one that was freed there and not forgotten.
     const LedgerEntry* gone(Address address) const;
+    // The newest one that was freed and had this byte; nullptr: none is remembered.
+    const LedgerEntry* last_at(Address address) const;
     // In the order of their numbers.
     std::vector<LedgerEntry> entries() const;
     const std::unordered_map<Address, LedgerEntry>& live() const { return live_; }

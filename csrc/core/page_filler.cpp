@@ -165,7 +165,8 @@ Bytes PagedStrategy::breakable_bytes(const Window& window, Wait wait) {
         for (const Block* tile : owner->arena.roomy_blocks()) {
             owner->arena.for_each_idle_chunk(tile, [&](const Chunk* chunk) {
                 const bool inside = chunk->address < window.end() && chunk->end() > window.begin;
-                const bool ready = owner->quiet(chunk) && chunk->stale_count == 0;
+                const bool ready =
+                    owner->quiet(chunk) && chunk->stale_count == 0 && !needs_scrub(chunk);
                 if (!inside && chunk->pin_count == 0 && (ready || wait == Wait::Yes)) {
                     sum += chunk->bytes;
                 }
@@ -337,7 +338,7 @@ Status PagedStrategy::order_after(StreamArena& owner, std::uint64_t count, Strea
 
 Status PagedStrategy::move_chunk(StreamArena& target, const Candidate& from, Address address) {
     Chunk* chunk = from.chunk;
-    disturbed_ = true;
+    disturbed_ = level_ == Isolation::Off;  // a chunk on its way home belongs to no stream
     if (from.owner == nullptr) { return place_chunk(target, chunk, address); }
     StreamArena& owner = *from.owner;
     if (owner.captured ||
@@ -358,9 +359,16 @@ Status PagedStrategy::move_chunk(StreamArena& target, const Candidate& from, Add
 Status PagedStrategy::move_quiet(StreamArena& target, StreamArena& owner, Chunk* chunk,
                                  Address address) {
     store_.leave(chunk, owner.arena, chunk->address);
+    const Address before = chunk->address;
     owner.arena.vacate(chunk, TileKind::Hole);
     store_.set_spare(chunk);
-    return place_chunk(target, chunk, address);
+    Status status = place_chunk(target, chunk, address);
+    // What its stream has written is not for whoever takes a spare chunk next. To map it where it
+    // was is no driver call.
+    if (!status.ok() && level_ != Isolation::Off) {
+        static_cast<void>(place_chunk(owner, chunk, before));
+    }
+    return status;
 }
 
 // Earlier work may still use it: it is mapped at both places, which is legal because stream order

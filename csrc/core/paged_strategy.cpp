@@ -197,7 +197,8 @@ Result<Bytes> PagedStrategy::break_idle(StreamArena& owner, const Window& window
     for (const Block* tile : owner.arena.roomy_blocks()) {
         owner.arena.for_each_idle_chunk(tile, [&](Chunk* chunk) {
             const bool inside = chunk->address < window.end() && chunk->end() > window.begin;
-            if (chunk->pin_count == 0 && !inside) { idle.push_back(chunk); }
+            const bool may_go = wait != Wait::No || !needs_scrub(chunk);
+            if (chunk->pin_count == 0 && !inside && may_go) { idle.push_back(chunk); }
         });
     }
     Bytes given = 0;

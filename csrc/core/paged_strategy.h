@@ -83,6 +83,7 @@ public:
     Block* find(Address address) override;
     BaseAllocation base_of(const Block* block) const override;
     std::vector<ByteRange> gaps_of(const Block* block) const override;
+    void add_patterned(std::vector<ByteRange>& ranges) const override;
     void poll() override;
     Result<Bytes> trim(Bytes bytes, Wait wait) override;
     void release_pool(PoolId pool) override;
@@ -168,8 +169,10 @@ private:
     Status order_after_borrowers(StreamArena& owner, Address at, Bytes bytes, StreamArena& user);
     bool may_take(StreamArena& owner, Address at, const Request& request);
     // paged_isolation.cpp
-    void fill_pattern(const StreamArena& target, Chunk* chunk);
+    void fill_pattern(StreamArena& target, Chunk* chunk);
     void forget_pattern(const Block* block);
+    // The host waits for that, which a capture forbids: not with Wait::No.
+    bool needs_scrub(const Chunk* chunk) const;
     Status scrub(const StreamArena& owner, const Chunk* chunk);
     Status wait_for_chunk(StreamArena& owner, Chunk* chunk);
     void fence_and_poll(StreamArena& owner);

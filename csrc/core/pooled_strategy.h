@@ -48,6 +48,14 @@ public:
     std::vector<ByteRange> gaps_of(const Block* block) const override {
         return of(block).gaps_of(block);
     }
+    void finish_checks() override {
+        own_->finish_checks();
+        for (const Provided& entry : providers_) { entry.strategy->finish_checks(); }
+    }
+    void add_patterned(std::vector<ByteRange>& ranges) const override {
+        own_->add_patterned(ranges);
+        for (const Provided& entry : providers_) { entry.strategy->add_patterned(ranges); }
+    }
     void poll() override;
     Result<Bytes> trim(Bytes bytes, Wait wait) override;
     void release_pool(PoolId pool) override;

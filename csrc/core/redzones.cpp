@@ -9,7 +9,7 @@ namespace gma {
 Redzones::~Redzones() { collect(true); }
 
 void Redzones::add(const PendingFree& free, Stream stream, std::uint64_t stream_id, ByteRange gap) {
-    Item item{free, gap, {}};
+    Item item{free, gap, {}, false};
     if (const LedgerEntry* tensor = ledger_.gone(free.address)) { item.tensor = *tensor; }
     batches_[{stream, stream_id}].push_back(item);
     ++count_;
@@ -20,10 +20,10 @@ void Redzones::add(const PendingFree& free, Stream stream, std::uint64_t stream_
 std::vector<PendingFree> Redzones::flush() {
     std::vector<PendingFree> done;
     for (auto& [key, batch] : std::exchange(batches_, {})) {
-        const Stream stream = usable_stream(driver_, device_, key.first, key.second);
-        start_check(stream, batch);
-        if (!refill(stream, batch)) {
-            for (Item& item : batch) { item.gap = {}; }  // it was checked
+        const auto stream = usable_stream(driver_, device_, key.first, key.second);
+        if (stream) { start_check(stream->stream, batch); }
+        if (!stream || !refill(stream->stream, batch) ||
+            !order_before_others(driver_, device_, *stream).ok()) {
             batches_[key] = std::move(batch);
             continue;
         }
@@ -37,15 +37,18 @@ std::vector<PendingFree> Redzones::flush() {
     return done;
 }
 
-void Redzones::start_check(Stream stream, const Batch& batch) {
+void Redzones::start_check(Stream stream, Batch& batch) {
     std::vector<ByteRange> gaps;
     RunningCheck running{};
-    for (const Item& item : batch) {
-        if (item.gap.begin == item.gap.end) { continue; }
+    for (Item& item : batch) {
+        if (std::exchange(item.looked_at, true)) { continue; }
+        if (item.gap.begin == item.gap.end) {
+            ++unchecked_count_;
+            continue;
+        }
         gaps.push_back(item.gap);
         running.tensors.push_back(item.tensor);
     }
-    unchecked_count_ += static_cast<std::int64_t>(batch.size() - gaps.size());
     if (gaps.empty()) { return; }
     Result<Check> check = driver_.check(device_, stream, gaps, kPattern);
     if (!check) {

@@ -50,13 +50,14 @@ private:
         PendingFree free;
         ByteRange gap;
         LedgerEntry tensor;
+        bool looked_at = false;  // its memory alone was not refilled
     };
     using Batch = std::vector<Item>;
     struct RunningCheck {
         Check check;
         std::vector<LedgerEntry> tensors;  // by the ranges' numbers
     };
-    void start_check(Stream stream, const Batch& batch);
+    void start_check(Stream stream, Batch& batch);
     bool refill(Stream stream, const Batch& batch);
 
     Driver& driver_;

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include "core/allocator.h"
@@ -22,48 +22,24 @@ class Regions {
 public:
     enum class Threads : std::uint8_t { This, All };
 
-    void begin(Isolation level, Threads threads) {
-        const std::lock_guard guard(mutex_);
-        open_.push_back({thread_of(threads), level});
-        count_ = open_.size();
-    }
+    void begin(Isolation level, Threads threads);
     // Ends the newest one of this thread, or of all threads; false if there is none.
-    bool end(Threads threads) {
-        const std::lock_guard guard(mutex_);
-        const auto it = std::find_if(open_.rbegin(), open_.rend(), [&](const Region& region) {
-            return region.thread == thread_of(threads);
-        });
-        if (it == open_.rend()) { return false; }
-        open_.erase(std::next(it).base());
-        count_ = open_.size();
-        return true;
-    }
+    bool end(Threads threads);
     bool any() const { return count_.load(std::memory_order_relaxed) > 0; }
-    // What an allocation of this thread asks for; Off outside all regions.
-    Isolation current() const {
-        if (!any()) { return Isolation::Off; }
-        const std::lock_guard guard(mutex_);
-        for (Threads threads : {Threads::This, Threads::All}) {
-            const auto it = std::find_if(open_.rbegin(), open_.rend(), [&](const Region& region) {
-                return region.thread == thread_of(threads);
-            });
-            if (it != open_.rend()) { return it->level; }
-        }
-        return Isolation::Off;
-    }
+    // What an allocation of this thread asks for; Off outside all regions. Those of threads that
+    // have ended end here.
+    Isolation current() const;
 
 private:
     struct Region {
-        std::thread::id thread;  // no thread: all of them
+        std::shared_ptr<std::atomic<bool>> thread;  // whether it lives; nullptr: all of them
         Isolation level;
+        bool is_for(Threads threads) const;
     };
-    static std::thread::id thread_of(Threads threads) {
-        return threads == Threads::This ? std::this_thread::get_id() : std::thread::id();
-    }
 
     mutable std::mutex mutex_;
-    std::vector<Region> open_;
-    std::atomic<std::size_t> count_{0};
+    mutable std::vector<Region> open_;
+    mutable std::atomic<std::size_t> count_{0};
 };
 
 }  // namespace gma

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/format.h"
 #include "core/device_heap.h"
 #include "core/out_of_memory.h"
 
@@ -121,7 +122,8 @@ OutOfMemoryReport DeviceHeap::report_locked(const Request& request, Bytes reques
     report.limit_bytes = limit_bytes_;
     report.live_bytes = static_cast<Bytes>(statistics_.allocated_bytes[0].current);
     report.reserved_bytes = strategy_->reserved_bytes();
-    report.pending_bytes = pending_.bytes();
+    report.pending_bytes =
+        pending_.bytes() + strategy_->counters().waiting_bytes + redzones_.large_bytes();
     report.private_pool_bytes = strategy_->counters().private_pool_bytes;
     report.largest_free_bytes = strategy_->largest_free_bytes();
     const Bytes needed = report.live_bytes + request.bytes;
@@ -133,6 +135,11 @@ OutOfMemoryReport DeviceHeap::report_locked(const Request& request, Bytes reques
             "or fewer (batch size, gradient checkpointing).";
     } else if (report.card_free_bytes + report.reserved_bytes < needed) {
         report.cause = "Other processes or libraries hold the rest of the card's memory.";
+    } else if (level_of(request.pool) >= Isolation::Tensor &&
+               report.reserved_bytes > report.live_bytes + report.pending_bytes) {
+        report.cause = "With isolation each tensor has pages of its own, " +
+                       bytes_text(properties_.page_bytes) +
+                       " at least: use isolation:packed, or fewer and larger tensors.";
     } else {
         report.cause =
             "Free memory lies on pages that live tensors share, or belongs to private "

@@ -45,6 +45,10 @@ private:
 
 }  // namespace
 
+BaseAllocation SegmentMemory::extent(const Segment& segment) const {
+    return {segment.address, segment.bytes};
+}
+
 std::unique_ptr<SegmentMemory> driver_segments(Driver& driver, int device) {
     return std::make_unique<DriverSegments>(driver, device);
 }

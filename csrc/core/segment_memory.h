@@ -15,6 +15,8 @@ public:
     virtual ~SegmentMemory() = default;
     // Physical bytes that a segment of `bytes` takes.
     virtual Bytes held_bytes(Bytes bytes) const { return bytes; }
+    // What the segment has of addresses, which may be more than its blocks.
+    virtual BaseAllocation extent(const Segment& segment) const;
     // Not our own: what it gives is looked at before it is used.
     virtual bool is_foreign() const { return false; }
     virtual Result<Address> obtain(Bytes bytes, const Request& request) = 0;

@@ -42,7 +42,9 @@ Result<Segment*> SegmentStore::obtain(Bytes bytes, const Request& request) {
 }
 
 void SegmentStore::tell(Action action, const Segment& segment) const {
-    listeners_.tell_segment(action, device_, segment.address, segment.bytes, segment.line->stream,
+    if (!listeners_.inside()) { return; }
+    const BaseAllocation extent = memory_->extent(segment);
+    listeners_.tell_segment(action, device_, extent.address, extent.bytes, segment.line->stream,
                             segment.pool);
 }
 

@@ -66,6 +66,8 @@ public:
     // pinned: then unpin() says so for the last pin.
     void take(Block* block, bool for_graph);
     bool give(Block* block);
+    // Work was queued for the idle segment's memory since its last free: a fence has to cover it.
+    static void queued(Segment& segment) { segment.freed_at = ++segment.line->free_count; }
     void pin(Block* block);
     bool unpin(Block* block);
     Block* find(Address address) const {

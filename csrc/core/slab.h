@@ -59,6 +59,18 @@ struct Slab {
         const auto index = static_cast<std::uint32_t>((offset * reciprocal) >> 32);
         return index < object_count && index * object_bytes == offset ? index : object_count;
     }
+    // Runs of free objects, the unused end among them.
+    template <class Visit>
+    void for_each_free_run(Visit&& visit) const {
+        std::uint32_t begin = 0;
+        for (std::uint32_t i = 0; i < object_count; ++i) {
+            if (test(free_bits, i)) { continue; }
+            if (begin < i) { visit(address_of(begin), address_of(i)); }
+            begin = i + 1;
+        }
+        const Address end = block->address + block->bytes;
+        if (address_of(begin) < end) { visit(address_of(begin), end); }
+    }
     bool full() const { return free_count == 0; }
     bool empty() const { return free_count == object_count; }
 

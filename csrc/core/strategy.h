@@ -80,9 +80,13 @@ public:
     virtual ByteRange window_of(const Block* block) const { return {block->address, block->end()}; }
     // What of them must hold the pattern of the no-sharing mode, if anything.
     virtual std::vector<ByteRange> gaps_of(const Block*) const { return {}; }
+    // Adds the free memory that must hold it too.
+    virtual void add_patterned(std::vector<ByteRange>&) const {}
 
     // Finishes what waits for fences that have passed.
     virtual void poll() = 0;
+    // The host waits for the answers of all checks of contents.
+    virtual void finish_checks() {}
     // Gives back up to `bytes` of idle memory. Yes: the host waits for the fences it needs. Ask:
     // they are recorded and asked, but not waited for. No: what a capture forbids is left alone.
     enum class Wait : std::uint8_t { No, Ask, Yes };

@@ -64,7 +64,14 @@ ThreadCache* search_thread_caches(std::uint64_t heap_id, Stream stream) {
 // A thread that allocates while it ends (in a destructor of its own) keeps its cache for good.
 void remember_thread_cache(std::uint64_t heap_id, Stream stream, ThreadCache* cache) {
     recent_thread_cache = {heap_id, stream, cache};
-    if (!thread_has_ended) { thread_caches.all.push_back(recent_thread_cache); }
+    if (thread_has_ended) { return; }
+    for (BorrowedCache& borrowed : thread_caches.all) {
+        if (borrowed.heap_id == heap_id && borrowed.stream == stream) {
+            borrowed.cache = cache;
+            return;
+        }
+    }
+    thread_caches.all.push_back(recent_thread_cache);
 }
 
 void register_heap(DeviceHeap* heap) {

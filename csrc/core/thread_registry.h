@@ -30,6 +30,7 @@ inline ThreadCache* find_thread_cache(std::uint64_t heap_id, Stream stream) {
     return search_thread_caches(heap_id, stream);
 }
 
+// Takes the place of the one that the thread had for a stream of this handle.
 void remember_thread_cache(std::uint64_t heap_id, Stream stream, ThreadCache* cache);
 
 // All that the calling thread has borrowed, of any heap.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "core/segment_store.h"
+
 namespace gma {
 
 WindowAddresses::~WindowAddresses() {
@@ -20,20 +22,32 @@ Result<Address> WindowAddresses::take(Bytes bytes) {
     return address;
 }
 
-// The first free range from where the last search ended that is large enough, then from the start.
+// Behind the last one if that is free, so that what was given back before it is left alone for
+// long; else at the start of the largest free range.
 Address WindowAddresses::take_free(Bytes bytes) {
-    const auto fits = [bytes](const auto& range) { return range.second >= bytes; };
-    const auto from = free_.lower_bound(next_);
-    auto found = std::find_if(from, free_.end(), fits);
-    if (found == free_.end()) {
-        found = std::find_if(free_.begin(), from, fits);
-        if (found == from) { return 0; }
+    Address address = next_;
+    auto found = free_.upper_bound(next_);
+    if (found == free_.begin() || (--found)->first + found->second < next_ + bytes) {
+        if (by_bytes_.empty() || by_bytes_.rbegin()->first < bytes) { return 0; }
+        address = by_bytes_.rbegin()->second;
+        found = free_.find(address);
     }
-    const auto [address, length] = *found;
-    free_.erase(found);
+    const auto [begin, length] = *found;
+    remove_free(found);
     next_ = address + bytes;
-    if (length > bytes) { free_[next_] = length - bytes; }
+    if (address > begin) { add_free(begin, address - begin); }
+    if (begin + length > next_) { add_free(next_, begin + length - next_); }
     return address;
+}
+
+void WindowAddresses::add_free(Address address, Bytes bytes) {
+    free_[address] = bytes;
+    by_bytes_.emplace(bytes, address);
+}
+
+void WindowAddresses::remove_free(std::map<Address, Bytes>::iterator range) {
+    by_bytes_.erase({range->second, range->first});
+    free_.erase(range);
 }
 
 // A process may have less than a whole reservation left.
@@ -57,15 +71,15 @@ void WindowAddresses::give_back(Address address, Bytes bytes) {
         if (before->first + before->second == address && !reservations_.contains(address)) {
             address = before->first;
             bytes += before->second;
-            free_.erase(before);
+            remove_free(before);
         }
     }
     if (after != free_.end() && after->first == address + bytes &&
         !reservations_.contains(after->first)) {
         bytes += after->second;
-        free_.erase(after);
+        remove_free(after);
     }
-    free_[address] = bytes;
+    add_free(address, bytes);
 }
 
 std::vector<Address> WindowAddresses::retire(Address address, Bytes bytes) {
@@ -80,6 +94,37 @@ std::vector<Address> WindowAddresses::retire(Address address, Bytes bytes) {
         expired.push_back(oldest);
     }
     return expired;
+}
+
+Status WindowAddresses::audit(const std::vector<ByteRange>& taken) const {
+    std::vector<ByteRange> all = taken;
+    for (const auto& [address, bytes] : free_) { all.push_back({address, address + bytes}); }
+    for (const auto& [address, bytes] : quarantine_) { all.push_back({address, address + bytes}); }
+    std::sort(all.begin(), all.end(),
+              [](const ByteRange& a, const ByteRange& b) { return a.begin < b.begin; });
+    Bytes quarantined = 0;
+    for (const auto& [address, bytes] : quarantine_) { quarantined += bytes; }
+    if (quarantined != quarantined_bytes_) {
+        return broken_invariant("sum(quarantined windows) == quarantined bytes", quarantined,
+                                quarantined_bytes_);
+    }
+    if (by_bytes_.size() != free_.size()) {
+        return broken_invariant("free ranges are listed by size", by_bytes_.size(), free_.size());
+    }
+    auto range = all.begin();
+    for (const auto& [address, bytes] : reservations_) {
+        Address at = address;
+        for (; range != all.end() && range->begin == at && at < address + bytes; ++range) {
+            at = range->end;
+        }
+        if (at != address + bytes) {
+            return broken_invariant("windows tile their reservation", at, address + bytes);
+        }
+    }
+    if (range != all.end()) {
+        return broken_invariant("a window lies in a reservation", range->begin, 0);
+    }
+    return {};
 }
 
 }  // namespace gma

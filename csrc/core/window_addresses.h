@@ -1,13 +1,14 @@
-// Addresses for GuardedMemory: each window is new, or has been unused the longest.
+// Addresses for GuardedMemory: each window is new, or has been unused for long.
 //
-// They are taken in order from large reservations. A window that is retired is in quarantine: its
-// addresses stay reserved, mapped to nothing, and nobody gets them until more than the budget is in
-// quarantine; then the oldest may be used again. Every address of a reservation is in one window
-// that is taken, in quarantine, or free.
+// They are taken in order from one free range after the other, the largest next. A window that is
+// retired is in quarantine: its addresses stay reserved, mapped to nothing, and nobody gets them
+// until more than the budget is in quarantine; then the oldest may be used again. Every address of
+// a reservation is in one window that is taken, in quarantine, or free.
 #pragma once
 
 #include <deque>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -40,9 +41,14 @@ public:
 
     Bytes quarantined_bytes() const { return quarantined_bytes_; }
     Bytes reserved_bytes() const { return reserved_bytes_; }
+    // Every address of a reservation is free, in quarantine, or in one of the `taken` windows,
+    // which are in order.
+    Status audit(const std::vector<ByteRange>& taken) const;
 
 private:
     Address take_free(Bytes bytes);
+    void add_free(Address address, Bytes bytes);
+    void remove_free(std::map<Address, Bytes>::iterator range);
     Status reserve_more(Bytes bytes);
 
     Driver& driver_;
@@ -50,8 +56,9 @@ private:
     const Bytes page_bytes_;
     const Bytes quarantine_limit_bytes_;
     std::map<Address, Bytes> reservations_;
-    std::map<Address, Bytes> free_;  // merged
-    Address next_ = 0;               // where the search goes on
+    std::map<Address, Bytes> free_;                 // merged
+    std::set<std::pair<Bytes, Address>> by_bytes_;  // the same
+    Address next_ = 0;                              // where the last one ended
     std::deque<std::pair<Address, Bytes>> quarantine_;
     Bytes quarantined_bytes_ = 0;
     Bytes reserved_bytes_ = 0;

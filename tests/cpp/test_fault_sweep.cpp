@@ -3,7 +3,7 @@
 // step, right contents, and nothing left behind in the driver but what it refused to take back.
 #include <functional>
 
-#include "pattern_world.h"
+#include "isolated_world.h"
 
 namespace gma {
 namespace {
@@ -16,13 +16,15 @@ const Stream kTwo = stream_at(2);
 // The steps of a scenario: each may fail, none may leave the books wrong.
 class Steps {
 public:
+    // With isolation every byte is written: a card and sizes a 32nd as large.
     Steps(const std::string& options, Bytes capacity_bytes)
-        : world(options, PatternWorld::small_card(capacity_bytes, kPage)) {
-        world.probe_bytes = 64_KiB;
+        : scale_(isolation_of(options_from(options)) == Isolation::Off ? 1 : 32),
+          world(options, PatternWorld::small_card(capacity_bytes / scale_, kPage / scale_)) {
+        world.probe_bytes = 64_KiB / scale_;
     }
 
     Address allocate(Bytes bytes, Stream stream = kOne) {
-        return seen(world.allocate(bytes, stream));
+        return seen(world.allocate(bytes / scale_, stream));
     }
     // A driver that refuses something is no reason for a free to fail.
     void free(Address address) {
@@ -34,9 +36,11 @@ public:
     void record(Address address, Stream stream) {
         if (address != 0) { note(world.record(address, stream)); }
     }
-    void trim(Bytes bytes = kMaxRequestBytes) { note(world.allocator->trim(0, bytes).status()); }
-    void set_limit(Bytes bytes) { note(world.allocator->set_limit(0, bytes)); }
-    void reserve(Bytes bytes) { note(world.allocator->reserve(0, bytes, kOne)); }
+    void trim(Bytes bytes = kMaxRequestBytes) {
+        note(world.allocator->trim(0, bytes / scale_).status());
+    }
+    void set_limit(Bytes bytes) { note(world.allocator->set_limit(0, bytes / scale_)); }
+    void reserve(Bytes bytes) { note(world.allocator->reserve(0, bytes / scale_, kOne)); }
     void begin_pool(PoolId pool) {
         note(world.allocator->begin_pool(0, pool, [](Stream stream) { return stream == kOne; }));
     }
@@ -44,6 +48,10 @@ public:
     void release_pool(PoolId pool) { note(world.allocator->release_pool(0, pool)); }
     void drain() { world.driver.drain_all(); }
 
+private:
+    const Bytes scale_;
+
+public:
     PatternWorld world;
     int failed_count = 0;
 
@@ -196,6 +204,10 @@ void sweep(const std::string& options, const Scenario& run, std::uint64_t togeth
         run(steps);
         CHECK(steps.world.driver.faults_fired() > 0);
         steps.world.driver.clear_faults();
+        if (isolation_of(steps.world.allocator->options()) != Isolation::Off) {
+            settle(steps.world);
+            check_no_alarm(steps.world);
+        }
         steps.world.check_nothing_left();
     }
 }
@@ -231,6 +243,22 @@ TEST_CASE("paged with lending survives every failing call") {
     Met met = sweep_all("strategy:paged,cross_stream:lend");
     CHECK(has_met(met, Call::Event));
     CHECK(has_met(met, Call::Wait));
+}
+
+TEST_CASE("each level of isolation survives every failing call") {
+    std::string level;
+    SUBCASE("stream") { level = "stream"; }
+    SUBCASE("packed") { level = "packed"; }
+    SUBCASE("tensor") { level = "tensor"; }
+    SUBCASE("strict") { level = "strict"; }
+    Met met = sweep_all("isolation:" + level);
+    CHECK(has_met(met, Call::Fill));
+    CHECK(has_met(met, Call::Check) == (level != "stream"));
+    for (const Call call : {Call::Create, Call::Map, Call::SetAccess, Call::Unmap, Call::Release,
+                            Call::Event, Call::Synchronize}) {
+        CAPTURE(static_cast<int>(call));
+        CHECK(has_met(met, call));
+    }
 }
 
 TEST_CASE("split survives every failing call") {

@@ -23,9 +23,11 @@ struct Parent {
     HostDriver driver;
     std::unique_ptr<Allocator> allocator;
 
-    explicit Parent(const char* strategy) {
+    // A strategy, or a level of isolation.
+    explicit Parent(const std::string& kind) {
         Options options;
-        options.strategy = strategy;
+        const bool is_level = isolation_named(kind) != Isolation::Off;
+        (is_level ? options.isolation : options.strategy) = kind;
         Result<std::unique_ptr<Allocator>> made = Allocator::create(driver, options);
         REQUIRE(static_cast<bool>(made));
         allocator = std::move(*made);
@@ -61,7 +63,8 @@ bool is_forked(const Status& status) {
 }  // namespace
 
 TEST_CASE("a child's calls answer Forked, its frees nothing, and the parent goes on") {
-    for (const char* strategy : {"paged", "split", "direct"}) {
+    for (const char* strategy :
+         {"paged", "split", "direct", "stream", "packed", "tensor", "strict"}) {
         CAPTURE(strategy);
         Parent parent(strategy);
         Allocator& allocator = *parent.allocator;
@@ -84,6 +87,11 @@ TEST_CASE("a child's calls answer Forked, its frees nothing, and the parent goes
             expect(is_forked(allocator.pin(large)), 4);
             expect(is_forked(allocator.audit()), 5);
             expect(is_forked(allocator.check_process()), 5);
+            expect(is_forked(allocator.begin_region(Isolation::Tensor, false)), 4);
+            expect(is_forked(allocator.end_region(false)), 4);
+            expect(is_forked(allocator.check_isolation(0).status()), 4);
+            expect(allocator.ledger(0).empty(), 6);
+            expect(allocator.isolation_report(0).violations.empty(), 6);
             expect(allocator.snapshot(0).empty(), 6);
             expect(allocator.statistics(0).allocation[0].current == 0, 6);
             expect(parent.driver.fallible_calls() == calls, 7);

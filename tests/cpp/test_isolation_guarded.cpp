@@ -1,5 +1,6 @@
 // isolation tensor and strict: memory and addresses of its own for each block, between guards.
 #include <set>
+#include <thread>
 
 #include "core/isolation.h"
 #include "pattern_world.h"
@@ -101,12 +102,290 @@ TEST_CASE("strict: other streams are waited for if they were recorded") {
     const Address address = world.allocate(kPage, stream_at(1));
     world.driver.drain(stream_at(1));  // which the other one waits for
     REQUIRE(world.record(address, stream_at(2)).ok());
+    world.driver.launch(stream_at(3), [] {});  // no business of this tensor
     REQUIRE(world.free(address).ok());
-    CHECK(world.is_mapped(address));
-    world.driver.drain(stream_at(2));
-    static_cast<void>(world.allocate(16, stream_at(1)));
     CHECK(!world.is_mapped(address));
+    CHECK(world.check_count == 2);
     CHECK(world.mismatch_count == 0);
+    CHECK(world.driver.queued_operations(stream_at(3)) == 1);
+    world.check_audit();
+}
+
+TEST_CASE("a write between the free and the unmap is found when the memory is used again") {
+    for (const char* poison : {"on", "off"}) {
+        Guarded world("isolation:tensor,poison:" + std::string(poison));
+        const Stream stream = stream_at(1);
+        const Address first = world.allocate(3 * kPage, stream);
+        REQUIRE(world.free(first).ok());
+        world.poke(first + kPage + 7, stream);  // the pages are still mapped: no fault
+        world.driver.drain_all();
+        REQUIRE(world.violations().empty());
+        const std::uint64_t before = world.driver.totals().count(Call::Check);
+        const Address next =
+            world.allocate(3 * kPage, stream);  // unmaps first, and uses its memory
+        CHECK(world.driver.totals().count(Call::Check) == before + 1);
+        CHECK(next != first);
+        REQUIRE(world.allocator->check_isolation(0));
+        const std::vector<Violation> found = world.violations();
+        REQUIRE(found.size() == 1);
+        CHECK(found[0].kind == Violation::Kind::WriteAfterFree);
+        CHECK(found[0].tensor.address == first);
+        CHECK(found[0].tensor.allocation_number == 1);
+        CHECK(found[0].first_bad == first + kPage + 7);
+        CHECK(found[0].bad_bytes == 1);
+        CHECK(found[0].found[0] == 0x5A);
+        world.check_audit();
+        world.check_nothing_left();
+    }
+}
+
+TEST_CASE("the next tensor is not blamed for what its memory held before") {
+    Guarded world;
+    const Stream stream = stream_at(1);
+    const Address first = world.allocate(kPage, stream);
+    REQUIRE(world.free(first).ok());
+    world.poke(first + 8, stream);  // in the gap of the next one
+    world.driver.drain_all();
+    const Address next = world.allocate(1000, stream);
+    SUBCASE("at its free") { REQUIRE(world.free(next).ok()); }
+    SUBCASE("on demand") {}
+    REQUIRE(world.allocator->check_isolation(0));
+    REQUIRE(world.violations().size() == 1);
+    CHECK(world.violations()[0].kind == Violation::Kind::WriteAfterFree);
+    world.check_nothing_left();
+}
+
+TEST_CASE("fresh memory costs one launch at most") {
+    Guarded world;
+    const auto launches = [&] {
+        return world.driver.totals().count(Call::Check) + world.driver.totals().count(Call::Fill);
+    };
+    for (int round = 0; round < 4; ++round) {
+        const std::uint64_t before = launches();
+        const Address address = world.allocate(1000, stream_at(1));
+        CHECK(launches() - before == 1);
+        REQUIRE(world.free(address).ok());
+        world.driver.drain_all();
+    }
+    world.check_nothing_left();
+}
+
+TEST_CASE("pages that the driver will not unmap are tried again") {
+    for (const char* level : {"isolation:tensor", "isolation:strict"}) {
+        Guarded world(level);
+        const Address address = world.allocate(5 * kPage, stream_at(1));
+        world.driver.fail_kind(Call::Unmap, 1, {}, 4);
+        REQUIRE(world.free(address).ok());
+        world.driver.drain_all();
+        static_cast<void>(world.allocate(16, stream_at(1)));
+        world.check_audit();
+        CHECK(world.is_mapped(address));
+        CHECK(world.reserved_bytes() == world.driver.held_bytes(0));
+        world.driver.clear_faults();
+        world.check_nothing_left();
+    }
+}
+
+TEST_CASE("a limit that is lowered is kept when what waits is done") {
+    Guarded world("isolation:tensor", 16_MiB);
+    const Address first = world.allocate(4_MiB, stream_at(1));
+    REQUIRE(world.allocator->set_limit(0, 2_MiB).ok());
+    REQUIRE(world.free(first).ok());
+    world.driver.drain_all();
+    CHECK(world.allocate(16, stream_at(1)) != 0);
+    CHECK(world.reserved_bytes() <= 2_MiB);
+    world.check_nothing_left();
+}
+
+TEST_CASE("what was reserved is there for the next tensors") {
+    Guarded world("isolation:tensor", 1_GiB);
+    REQUIRE(world.allocator->reserve(0, 400_MiB, stream_at(1)).ok());
+    world.driver.drain_all();
+    const std::uint64_t before = world.driver.totals().count(Call::Create);
+    CHECK(world.allocate(400_MiB, stream_at(1)) != 0);
+    CHECK(world.driver.totals().count(Call::Create) == before);
+    CHECK(world.reserved_bytes() == 400_MiB);
+    world.check_nothing_left();
+}
+
+TEST_CASE("out of memory says where it went") {
+    Guarded world("isolation:tensor,limit_mb:1");
+    while (world.allocate(16) != 0) {}
+    CHECK(world.last.message().find("pages of its own, 64.00 KiB at least") != std::string::npos);
+}
+
+TEST_CASE("reports show the gaps as PyTorch counts them") {
+    Guarded world;
+    static_cast<void>(world.allocate(1000));   // a gap in front and one behind... of 24 bytes
+    static_cast<void>(world.allocate(kPage));  // none
+    const Address gone = world.allocate(3 * kPage - 5);  // one of 512 bytes is part of its block
+    REQUIRE(world.free(gone).ok());
+    const DeviceStatistics now = world.statistics();
+    Bytes split = 0;
+    std::int64_t count = 0;
+    for (const SegmentInfo& segment : world.allocator->snapshot(0)) {
+        if (segment.blocks.size() == 1) { continue; }
+        for (const BlockInfo& block : segment.blocks) {
+            if (block.state == BlockState::Free) { split += block.bytes, ++count; }
+        }
+    }
+    CHECK(split == kPage - 1024);
+    CHECK(now.inactive_split_bytes[0].current == static_cast<std::int64_t>(split));
+    CHECK(now.inactive_split[0].current == count);
+    CHECK(now.active_bytes[0].current == static_cast<std::int64_t>(kPage + 1024));
+    CHECK(now.allocated_bytes[0].current == static_cast<std::int64_t>(kPage + 1024));
+    world.check_nothing_left();
+}
+
+TEST_CASE("history is told of the pages, as snapshots show them") {
+    struct Sink : EventSink {
+        std::vector<TraceRecord> records;
+        void note(const TraceRecord& record) noexcept override { records.push_back(record); }
+    } sink;
+    Guarded world("isolation:strict");
+    world.allocator->set_event_sink(&sink);
+    const Address address = world.allocate(1000);
+    const SegmentInfo segment = world.allocator->snapshot(0).at(0);
+    REQUIRE(world.free(address).ok());
+    REQUIRE(sink.records.size() == 2);
+    CHECK(sink.records[0].action == Action::SegmentAlloc);
+    CHECK(sink.records[1].action == Action::SegmentFree);
+    for (const TraceRecord& record : sink.records) {
+        CHECK(record.address == segment.address);
+        CHECK(record.bytes == segment.bytes);
+    }
+    world.allocator->set_event_sink(nullptr);
+}
+
+TEST_CASE("a free of what was never ours is a violation too") {
+    Guarded world;
+    static_cast<void>(world.allocate(16));
+    CHECK(!world.allocator->free(Address{1} << 40).ok());
+    REQUIRE(world.violations().size() == 1);
+    CHECK(world.violations()[0].kind == Violation::Kind::ForeignPointer);
+}
+
+TEST_CASE("a region ends with its thread") {
+    Guarded world("strategy:paged");
+    std::thread([&] {
+        REQUIRE(world.allocator->begin_region(Isolation::Strict, false).ok());
+        CHECK(world.allocator->end_region(true).code() == Code::InvalidValue);
+        CHECK(!world.allocator->ledger(0).size());
+        const Result<Address> inside = world.allocator->allocate(0, 16, nullptr);
+        CHECK(world.allocator->ledger(0).size() == 1);
+        REQUIRE(world.allocator->free(*inside).ok());
+    }).join();
+    CHECK(world.allocator->end_region(false).code() == Code::InvalidValue);  // not this thread's
+    for (int i = 0; i < 4; ++i) {  // one of them may get the thread id again
+        std::thread([&] {
+            const Result<Address> address = world.allocator->allocate(0, 16, nullptr);
+            REQUIRE(world.allocator->free(*address).ok());
+        }).join();
+    }
+    CHECK(world.allocator->ledger(0).size() == 1);
+    world.check_nothing_left();
+}
+
+TEST_CASE("regions: inside each other, of all threads, of the main level") {
+    Guarded world("isolation:packed");
+    const auto level_of = [&](Address address) { return world.entry(address).level; };
+    REQUIRE(world.allocator->begin_region(Isolation::Tensor, true).ok());
+    Address other = 0;
+    std::thread([&] { other = *world.allocator->allocate(0, 16, nullptr); }).join();
+    CHECK(level_of(other) == Isolation::Tensor);
+    REQUIRE(world.allocator->begin_region(Isolation::Strict, false).ok());
+    const Address strict = world.allocate(16);
+    CHECK(level_of(strict) == Isolation::Strict);
+    REQUIRE(world.allocator->begin_region(Isolation::Packed, false).ok());
+    const Address packed = world.allocate(16);
+    CHECK(level_of(packed) == Isolation::Packed);
+    world.check_audit();
+    std::thread([&] {  // a region is its thread's to end
+        CHECK(world.allocator->end_region(false).code() == Code::InvalidValue);
+    })
+        .join();
+    for (const bool all : {false, false, true}) { REQUIRE(world.allocator->end_region(all).ok()); }
+    CHECK(level_of(world.allocate(16)) == Isolation::Packed);
+    for (const Address address : {strict, packed}) { REQUIRE(world.free(address).ok()); }
+    REQUIRE(world.allocator->free(other).ok());
+    world.check_nothing_left();
+}
+
+TEST_CASE("a region may be begun while a graph is captured") {
+    for (const Isolation level : {Isolation::Packed, Isolation::Tensor, Isolation::Strict}) {
+        Guarded world("strategy:paged");
+        const PoolId pool{0, 9};
+        const Stream graph = stream_at(1);
+        const auto ours = [&](Stream stream) { return stream == graph; };
+        REQUIRE(world.allocator->begin_pool(0, pool, ours).ok());
+        world.driver.set_capturing(graph, true);
+        const Address before = world.allocate(kPage, graph);
+        REQUIRE(world.allocator->begin_region(level, false).ok());
+        const Address inside = world.allocate(kPage, graph);  // the pool's: a graph uses it
+        const Address beside = world.allocate(1000, stream_at(2));
+        REQUIRE(world.free(beside).ok());
+        CHECK(!world.allocator->check_isolation(0));
+        REQUIRE(world.allocator->end_region(false).ok());
+        REQUIRE(world.free(before).ok());
+        REQUIRE(world.free(inside).ok());
+        CHECK(world.is_mapped(inside));
+        world.driver.set_capturing(graph, false);
+        REQUIRE(world.allocator->end_pool(0, pool).ok());
+        REQUIRE(world.allocator->release_pool(0, pool).ok());
+        world.check_audit();
+        CHECK(world.violations().empty());
+        world.check_nothing_left();
+    }
+}
+
+TEST_CASE("a pool's state comes back, ledger and all") {
+    Guarded world;
+    const PoolId pool{0, 9};
+    const Stream stream = stream_at(1);
+    REQUIRE(world.allocator->begin_pool(0, pool, [](Stream) { return true; }).ok());
+    world.driver.set_capturing(stream, true);
+    const Address kept = *world.allocator->allocate(0, 1000, stream);
+    const Address gone = *world.allocator->allocate(0, 3 * kPage, stream);
+    world.driver.set_capturing(stream, false);
+    const auto state = world.allocator->pool_state(0, pool);
+    REQUIRE(state->size() == 2);
+    REQUIRE(world.allocator->free(gone).ok());
+    const auto change = world.allocator->restore_pool(0, pool, *state);
+    REQUIRE_MESSAGE(change, change.status().message());
+    CHECK(change->allocated.size() == 2);
+    CHECK(world.entry(gone).state == LedgerEntry::State::Live);
+    world.check_audit();
+    world.poke(gone + 3 * kPage - 1, stream);  // its own
+    REQUIRE(world.allocator->end_pool(0, pool).ok());
+    REQUIRE(world.allocator->check_isolation(0));
+    REQUIRE(world.allocator->restore_pool(0, pool, {}));
+    world.check_audit();
+    REQUIRE(world.allocator->release_pool(0, pool).ok());
+    CHECK(!world.allocator->free(kept).ok());
+    CHECK(world.violations().size() == 1);  // that free
+    world.check_nothing_left();
+}
+
+TEST_CASE("a stream that is gone before its fence was asked") {
+    for (const bool reused : {false, true}) {
+        Guarded world;
+        const Stream stream = stream_at(1);
+        const Address early = world.allocate(kPage, stream);
+        const Address late = world.allocate(1000, stream);
+        REQUIRE(world.free(early).ok());
+        world.driver.destroy_stream(stream);
+        if (reused) { world.driver.reuse_stream(stream); }
+        REQUIRE(world.allocator->free(late).ok());
+        world.blocks.erase(late);
+        const Address other = world.allocate(kPage, stream_at(2));
+        REQUIRE(world.free(other).ok());
+        REQUIRE(world.allocator->check_isolation(0));
+        CHECK(!world.is_mapped(early));
+        CHECK(!world.is_mapped(late));
+        CHECK(world.violations().empty());
+        CHECK(world.driver.illegal_accesses().empty());
+        world.check_nothing_left();
+    }
 }
 
 TEST_CASE("fresh memory holds the pattern, also what another tensor had") {

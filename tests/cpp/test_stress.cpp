@@ -67,9 +67,15 @@ TEST_CASE("stress: every block keeps its pattern on the host driver") {
     Options options;
     SUBCASE("pages move") {}
     SUBCASE("memory is lent") { options.cross_stream = "lend"; }
+    SUBCASE("isolation stream") { options.isolation = "stream"; }
+    SUBCASE("isolation packed") { options.isolation = "packed"; }
+    SUBCASE("isolation tensor") { options.isolation = "tensor"; }
+    SUBCASE("isolation strict") { options.isolation = "strict"; }
+    const bool is_isolated = options.isolation != "off";
     auto allocator = Allocator::create(driver, options);
     REQUIRE(allocator);
-    const Setup setup{.operation_count = 6'000, .limit_bytes = 32_MiB, .largest_bytes = 2_MiB};
+    const std::uint64_t count = is_isolated ? 2'000 : 6'000;
+    const Setup setup{.operation_count = count, .limit_bytes = 32_MiB, .largest_bytes = 2_MiB};
     REQUIRE((*allocator)->set_limit(0, setup.limit_bytes).ok());
     HostCard card(driver);
     const Outcome outcome = Stress(**allocator, card, setup).run();
@@ -77,7 +83,9 @@ TEST_CASE("stress: every block keeps its pattern on the host driver") {
     CHECK(outcome.mismatches == 0);
     CHECK(outcome.operations == setup.operation_count);
     CHECK(outcome.foreign_uses > 100);
-    CHECK(outcome.statistics.moved_chunks > 100);
+    if (!is_isolated) { CHECK(outcome.statistics.moved_chunks > 100); }
+    CHECK((*allocator)->isolation_report(0).violation_count == 0);
+    CHECK(driver.illegal_accesses().empty());
     CHECK(outcome.reserved_at_end == 0);
 }
 

@@ -59,6 +59,7 @@ public:
         done_ = false;
     }
     void finish() {
+        CHECK(allocator.isolation_report(0).violation_count == 0);
         for (Piece piece = exchange_.take(0); piece.address != 0; piece = exchange_.take(0)) {
             give(piece);
         }
@@ -85,6 +86,8 @@ private:
                     continue;
                 }
                 const Piece piece{*address, bytes, static_cast<unsigned char>(random())};
+                // With isolation, fresh memory is filled in stream order.
+                if (fills_) { world.driver.drain(stream); }
                 std::memset(memory(piece), piece.value, 1);
                 memory(piece)[bytes - 1] = piece.value;
                 if (random() % 16 == 0) {
@@ -107,6 +110,8 @@ private:
             problem_count += !allocator.audit().ok();
             problem_count += allocator.statistics(0).reserved_bytes[0].current < 0;
             problem_count += allocator.snapshot(0).size() > 100'000;
+            problem_count += allocator.ledger(0).size() > 1'000'000;
+            problem_count += allocator.isolation_report(0).violation_count > 0;
             problem_count += !allocator.trim(0, 1_MiB);
             world.driver.drain(stream_at(2));
             std::this_thread::yield();
@@ -117,6 +122,7 @@ private:
     }
 
     Exchange exchange_;
+    const bool fills_ = allocator.options().isolation != "off";
     std::atomic<bool> done_{false};
 };
 
@@ -132,6 +138,11 @@ void crowd(const char* options) {
 TEST_CASE("threads share a paged allocator") { crowd("strategy:paged"); }
 TEST_CASE("threads share a split allocator") { crowd("strategy:split"); }
 TEST_CASE("threads share a direct allocator") { crowd("strategy:direct"); }
+TEST_CASE("threads share an isolated allocator") {
+    SUBCASE("stream") { crowd("isolation:stream"); }
+    SUBCASE("tensor") { crowd("isolation:tensor"); }
+    SUBCASE("strict") { crowd("isolation:strict"); }
+}
 
 // An empty slab that was just made must not be drained before its first object is taken.
 TEST_CASE("trimming does not take a slab from under its maker") {
