@@ -37,7 +37,9 @@ Result<Address> DeviceHeap::allocate_small(Bytes bytes, Stream stream) {
         count_reserved_locked();
         // Under the lock still, or another thread's trim could take the empty slab away.
         const Address address = (*cache)->take(class_index, bytes);
-        note_object_locked(slab, address, bytes);
+        // Of a lower slab, if another thread has just freed an object there.
+        const std::uintptr_t tagged = addresses_.find(address)->tagged_start(address);
+        note_object_locked(reinterpret_cast<Slab*>(tagged - 1), address, bytes);
         return address;
     }
 }

@@ -140,6 +140,7 @@ TEST_CASE("threads share a split allocator") { crowd("strategy:split"); }
 TEST_CASE("threads share a direct allocator") { crowd("strategy:direct"); }
 TEST_CASE("threads share an isolated allocator") {
     SUBCASE("stream") { crowd("isolation:stream"); }
+    SUBCASE("packed") { crowd("isolation:packed"); }
     SUBCASE("tensor") { crowd("isolation:tensor"); }
     SUBCASE("strict") { crowd("isolation:strict"); }
 }
