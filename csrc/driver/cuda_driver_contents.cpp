@@ -20,20 +20,9 @@ constexpr Bytes kShortestPieceBytes = 4_KiB;
 constexpr Bytes kPieceAlignment = 512;
 constexpr Bytes kMostCuts = 4'096;
 
-// Where the contents of the ranges that check() copies lie in the staging memory.
-bool is_copied(const ByteRange& range) { return range.end - range.begin <= kPlainCheckBytes; }
-
 Bytes bytes_of(const std::vector<ByteRange>& ranges) {
     Bytes total = 0;
     for (const ByteRange& range : ranges) { total += range.end - range.begin; }
-    return total;
-}
-
-Bytes copied_bytes(const std::vector<ByteRange>& ranges) {
-    Bytes total = 0;
-    for (const ByteRange& range : ranges) {
-        if (is_copied(range)) { total += range.end - range.begin; }
-    }
     return total;
 }
 
@@ -87,6 +76,7 @@ Result<Check> CudaContents::check(int device, CUstream stream, const std::vector
     pending.ranges = ranges;
     const auto* kernels = kernels_.of(device);
     pending.is_plain = kernels == nullptr;
+    if (pending.is_plain) { pending.parts = ends_of(ranges); }
     Status status = pending.is_plain ? look_by_copy(place, pending)
                                      : look_by_kernel(place, (*kernels)[kCheck], pending);
     if (!status.ok()) { return status; }
@@ -129,8 +119,8 @@ Result<bool> CudaContents::checked(Check check, bool wait, std::vector<Finding>&
 std::string CudaContents::shortcoming(int device) {
     const std::string lack = kernels_.lack(device);
     if (lack.empty()) { return {}; }
-    return lack + "; so the contents of ranges above " + bytes_text(kPlainCheckBytes) +
-           " are not looked at";
+    return lack + "; so ranges above " + bytes_text(kPlainCheckBytes) +
+           " are looked at in the halves of that at their ends only";
 }
 
 CudaContents::Pieces CudaContents::cut(const std::vector<ByteRange>& ranges) {
@@ -231,17 +221,33 @@ Status CudaContents::look_by_kernel(const Place& place, CUfunction kernel, Pendi
     return status;
 }
 
+// Overruns and underruns begin at the ends.
+std::vector<CudaContents::Part> CudaContents::ends_of(const std::vector<ByteRange>& ranges) {
+    std::vector<Part> parts;
+    for (std::size_t index = 0; index < ranges.size(); ++index) {
+        const ByteRange& range = ranges[index];
+        if (range.end - range.begin <= kPlainCheckBytes) {
+            parts.push_back({index, range});
+        } else {
+            parts.push_back({index, {range.begin, range.begin + kPlainCheckBytes / 2}});
+            parts.push_back({index, {range.end - kPlainCheckBytes / 2, range.end}});
+        }
+    }
+    return parts;
+}
+
 Status CudaContents::look_by_copy(const Place& place, Pending& pending) {
-    const Bytes total_bytes = copied_bytes(pending.ranges);
+    Bytes total_bytes = 0;
+    for (const Part& part : pending.parts) { total_bytes += part.bytes.end - part.bytes.begin; }
     if (total_bytes == 0) { return Status(); }
     Result<CudaStaging::Block> staging = staging_.take(place.device, total_bytes);
     if (!staging) { return staging.status(); }
     pending.staging = *staging;
     unsigned char* to = staging->data;
-    for (const ByteRange& range : pending.ranges) {
-        const Bytes bytes = range.end - range.begin;
-        if (bytes == 0 || !is_copied(range)) { continue; }
-        const CUresult result = api_.cuMemcpyDtoHAsync(to, range.begin, bytes, place.stream);
+    for (const Part& part : pending.parts) {
+        const Bytes bytes = part.bytes.end - part.bytes.begin;
+        if (bytes == 0) { continue; }
+        const CUresult result = api_.cuMemcpyDtoHAsync(to, part.bytes.begin, bytes, place.stream);
         // What was copied before may still be on its way: the staging memory is lost.
         if (result != CUDA_SUCCESS) { return failure(result, "cuMemcpyDtoHAsync", bytes, place); }
         to += bytes;
@@ -293,13 +299,16 @@ void CudaContents::gather(const Pending& pending, std::vector<Finding>& findings
 
 void CudaContents::compare(const Pending& pending, std::vector<Finding>& findings) {
     const unsigned char* at = pending.staging.data;
-    for (std::size_t index = 0; index < pending.ranges.size(); ++index) {
-        const ByteRange& range = pending.ranges[index];
-        if (!is_copied(range)) { continue; }
-        if (const auto finding = find_other(at, index, range, pending.pattern)) {
-            findings.push_back(*finding);
+    const std::size_t first = findings.size();
+    for (const Part& part : pending.parts) {
+        const auto found = find_other(at, part.range, part.bytes, pending.pattern);
+        at += part.bytes.end - part.bytes.begin;
+        if (!found) { continue; }
+        if (findings.size() > first && findings.back().range == part.range) {
+            findings.back().bad_bytes += found->bad_bytes;
+        } else {
+            findings.push_back(*found);
         }
-        at += range.end - range.begin;
     }
 }
 

@@ -2,8 +2,8 @@
 //
 // With kernels (csrc/kernels/pattern.cu) a call is one launch for all ranges, whose list goes
 // through pinned memory; long ranges and single ones are filled by the driver's own memset, which
-// is the fastest there. Without kernels every range is a memset or several, and a check copies
-// ranges of up to kPlainCheckBytes to the host, which compares them; longer ones it leaves out.
+// is the fastest there. Without kernels every range is a memset or several, and a check copies what
+// it looks at to the host, which compares it: of ranges above kPlainCheckBytes only their ends.
 //
 // Nothing here runs under RelaxedCapture but what puts nothing into a stream: to fill in a capture
 // is to be an error.
@@ -40,6 +40,11 @@ public:
     std::string shortcoming(int device);
 
 private:
+    // What a check without kernels looks at of a range.
+    struct Part {
+        std::size_t range = 0;  // its index
+        ByteRange bytes;
+    };
     // From the call of check() until checked() has told what was found.
     struct Pending {
         CudaEvents::Entry* entry = nullptr;  // passes when `staging` is written
@@ -47,8 +52,9 @@ private:
         std::uint32_t pattern = 0;
         std::vector<ByteRange> ranges;
         // With kernels: staging holds the findings of all pieces, and each piece's range is here.
-        // Without: the contents of the ranges that are looked at, one behind the other.
+        // Without: the contents of the parts, one behind the other.
         std::vector<std::uint32_t> range_of_piece;
+        std::vector<Part> parts;
         bool is_plain = false;
     };
 
@@ -57,6 +63,7 @@ private:
         std::vector<PatternPiece> pieces;
         std::vector<std::uint32_t> range_of_piece;
     };
+    static std::vector<Part> ends_of(const std::vector<ByteRange>& ranges);
     static Pieces cut(const std::vector<ByteRange>& ranges);
     // The list of pieces, behind it the findings, and behind them the flag.
     static PatternArguments arguments(const CudaStaging::Block& staging, std::size_t piece_count,

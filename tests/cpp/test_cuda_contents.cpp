@@ -131,7 +131,7 @@ TEST_CASE("cuda contents: stand-in: lists are used again when the stream has got
     CHECK(pages.calls("cuEventCreate") <= 256);  // as many as a slab has lists
 }
 
-TEST_CASE("cuda contents: stand-in: without kernels each range is memsets and short ones a copy") {
+TEST_CASE("cuda contents: stand-in: without kernels each range is memsets and a copy of its ends") {
     if (was_run_on_stand_in("RIG_FAIL=cuModuleLoadData=218")) { return; }
     Pages pages;
     CHECK(pages.driver.content_shortcoming(0).empty());  // nobody has tried yet
@@ -141,14 +141,28 @@ TEST_CASE("cuda contents: stand-in: without kernels each range is memsets and sh
     require_ok(pages.driver.fill(0, nullptr, {{pages.base + 1, pages.base + 66}}, kPattern));
     CHECK(pages.calls("cuMemsetD32Async") == 2);
     CHECK(pages.calls("cuMemsetD8Async") == 5);
-    const std::vector<ByteRange> ranges = {{pages.base + 70'000, pages.base + 135'537},
-                                           {pages.base + 1, pages.base + 66}};
+    const ByteRange lengthy{pages.base + 70'000, pages.base + 270'000};
+    const std::vector<ByteRange> ranges = {lengthy, {pages.base + 1, pages.base + 66}};
+    require_ok(pages.driver.fill(0, nullptr, {lengthy}, kPattern));
     CHECK(pages.found(require_value(pages.driver.check(0, nullptr, ranges, kPattern))).empty());
-    CHECK(pages.calls("cuMemcpyDtoHAsync") == 1);  // 64 KiB and a byte are too long
+    CHECK(pages.calls("cuMemcpyDtoHAsync") == 3);  // above 64 KiB both ends
     CHECK(pages.calls("cuModuleLoadData") == 1);   // and not tried again
+    const auto spoil = [&](Address at) {
+        require_ok(pages.driver.fill(0, nullptr, {{at, at + 3}}, 0));
+        return pages.found(require_value(pages.driver.check(0, nullptr, ranges, kPattern)));
+    };
+    CHECK(spoil(pages.base + 170'000).empty());  // in its middle
+    const std::vector<Finding> above = spoil(lengthy.end - 3);
+    REQUIRE(above.size() == 1);
+    CHECK(above[0].first_bad == lengthy.end - 3);
+    const std::vector<Finding> both = spoil(lengthy.begin);
+    REQUIRE(both.size() == 1);
+    CHECK(both[0].first_bad == lengthy.begin);
+    CHECK(both[0].bad_bytes == 6);
+    CHECK(both[0].range == 0);
     const std::string told = pages.driver.content_shortcoming(0);
     CHECK_MESSAGE(told.find("cuModuleLoadData failed") != std::string::npos, told);
-    CHECK_MESSAGE(told.find("above 64.00 KiB are not looked at") != std::string::npos, told);
+    CHECK_MESSAGE(told.find("above 64.00 KiB are looked at") != std::string::npos, told);
 }
 
 TEST_CASE("cuda contents: stand-in: a driver that refuses is told and leaves things in order") {
