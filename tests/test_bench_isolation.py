@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.allocators import ALLOCATORS, find
+from benchmarks.host import attacks
 from benchmarks.report import isolation_table
 from benchmarks.report.summary import Summary, summarise
 from benchmarks.store import Row
@@ -66,3 +67,24 @@ def test_every_level_is_an_allocator_of_ours() -> None:
 def test_memcheck_is_started_through_its_command() -> None:
     assert find("memcheck").wrapper[0] == "compute-sanitizer"
     assert find("native").wrapper == ()
+
+
+def attack(level: str, held: bool | None, ours: str) -> dict[str, object]:
+    """A row of a results file of attacks."""
+    words = {"name": "overrun", "attack": "writes behind it", "native": "changed a | tensor"}
+    return {"level": level, "device": "card", **words, "ours": ours, "held": held, "why": ""}
+
+
+def test_a_table_of_attacks_says_what_was_held_and_what_got_through() -> None:
+    rows = [
+        attack("strict", True, "faulted"),
+        attack("stream", None, "changed another tensor"),
+        attack("tensor", False, "went unnoticed"),
+        attack("packed", None, "not run: no GPU"),
+    ]
+    head, _, line = attacks.render(rows).splitlines()
+    assert head == "| attack | PyTorch | `stream` | `packed` | `tensor` | `strict` |"
+    assert line == (
+        "| overrun | changed a \\| tensor | (changed another tensor) | – | "
+        "**got through**: went unnoticed | held |"
+    )

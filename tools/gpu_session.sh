@@ -118,11 +118,8 @@ stage_stress() {
 }
 
 stage_isolation() {
-    local status=0 level
-    for level in stream packed tensor strict; do
-        "$python" -m gpumem_alloc verify-isolation --isolation "$level" --json \
-            >"$out/verify_$level.json" || status=1
-    done
+    local status=0
+    "$python" -m benchmarks.host.attacks --out "$out/attacks.json" || status=1
     "$python" -m tests.gpu.known_bugs --json "$out/known_bugs.json" || status=1
     return $status
 }

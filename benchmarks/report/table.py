@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..host import host_cost, scale_curves
+from ..host import attacks, host_cost, scale_curves
 from ..store import ResultsError, load_all
 from . import (
     capacity_table,
@@ -36,6 +36,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 HOST_COST = RESULTS / "host_cost"
 SCALE = RESULTS / "scale"
 ISOLATION = RESULTS / "isolation"
+ATTACKS = RESULTS / "attacks"
 PICTURES = ROOT / "docs" / "pictures"
 
 
@@ -100,10 +101,24 @@ def host_cost_section() -> str:
 
 
 def isolation_section() -> str:
-    """Return what the no-sharing mode costs."""
+    """Return what the no-sharing mode does with attacks, and what it costs."""
     found = isolation_summary()
     text = isolation_table.render(found, source(found)) if found else ""
-    return f"### What isolation costs\n\n{text}" if text else ""
+    costs = f"### What isolation costs\n\n{text}" if text else ""
+    return "\n".join(part for part in (attacks_table(), costs) if part)
+
+
+def attacks_table() -> str:
+    """Return what PyTorch's allocator and each level do with each attack."""
+    made = newest(ATTACKS)
+    if made is None:
+        return ""
+    content, path = made
+    return (
+        f"### What isolation holds\n\n{attacks.render(content['rows'])}\n"
+        "In brackets: what happened where the level promises nothing. –: not run. "
+        f"{_of_file(content, path)}\n"
+    )
 
 
 @functools.cache
