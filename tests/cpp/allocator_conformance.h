@@ -10,6 +10,7 @@
 
 #include "allocator_model.h"
 #include "core/event_ring.h"
+#include "fault_step.h"
 
 namespace gma {
 
@@ -497,7 +498,7 @@ inline void ConformanceOfAllocator::failing_driver_calls() {
         CHECK_FALSE(failed);
         call_count = model.driver.fallible_calls() - before;
     }
-    for (std::uint64_t k = 1; k <= call_count; ++k) {
+    for (std::uint64_t k = 1; k <= call_count; k += kFaultStep) {
         CAPTURE(k);
         AllocatorModel model(options_, config_);
         model.driver.fail_call(k);
