@@ -35,6 +35,9 @@ Bytes GuardedMemory::block_bytes(Bytes requested_bytes) const {
 }
 
 Result<Address> GuardedMemory::obtain(Bytes block_bytes, const Request& request) {
+    if (held_bytes(block_bytes) > limit_bytes_) {
+        return Status(Code::OutOfMemory, "the limit allows no more memory");
+    }
     Result<Window> window = open(block_bytes, request);
     if (!window) { return window.status(); }
     Status status = gather(*window);
