@@ -141,6 +141,31 @@ def compare(
 
 
 @app.command()
+def ranks(
+    ranks: Annotated[
+        int | None, typer.Option(min=1, help="One process and device each; by default all devices.")
+    ] = None,
+    programs: Annotated[
+        str, typer.Option(help="Names with commas between them; workloads of the bench, too.")
+    ] = "ddp,fsdp,pipeline,tensor_parallel",
+    allocators: Annotated[
+        str, typer.Option(help="Names with commas between them.")
+    ] = "native,expandable,paged",
+    rounds: Annotated[int, typer.Option(min=1)] = 1,
+    steps: Annotated[
+        int | None, typer.Option(min=3, help="Of each program; the last one is not timed.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The results file.")] = Path("ranks.json"),
+    json: AsJson = False,
+) -> None:
+    """Measure programs on several devices at once: a line for each rank, the odd one named."""
+    from .ranks import measure as on_ranks
+
+    names, under = programs.split(","), allocators.split(",")
+    raise typer.Exit(on_ranks.bench(names, under, ranks, rounds, steps, out, json))
+
+
+@app.command()
 def report(
     files: Files,
     output: Annotated[Path, typer.Option("-o", "--output", help="An HTML file.")] = Path(

@@ -27,6 +27,11 @@ def test_the_page_of_all_allocators_is_that_of_the_results_files() -> None:
     assert table.PAGE.read_text() == table.page(), "run: python -m benchmarks.report.table --write"
 
 
+def test_the_page_of_several_gpus_is_that_of_the_newest_results_file() -> None:
+    shown = table.section(table.RANKS_PAGE.read_text(), "ranks")
+    assert shown == table.ranks_section(), "run: python -m benchmarks.report.table --write"
+
+
 def test_the_pictures_show_what_the_results_files_say(summaries: list[Summary]) -> None:
     wanted = [each for summary in summaries[:1] for each in readme_pictures.pictures(summary)]
     if (found := table.newest(table.SCALE)) is not None:

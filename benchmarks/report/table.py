@@ -24,6 +24,7 @@ from . import (
     columns,
     full_table,
     isolation_table,
+    ranks_table,
     readme_pictures,
     readme_table,
 )
@@ -37,6 +38,8 @@ HOST_COST = RESULTS / "host_cost"
 SCALE = RESULTS / "scale"
 ISOLATION = RESULTS / "isolation"
 ATTACKS = RESULTS / "attacks"
+RANKS = RESULTS / "ranks"
+RANKS_PAGE = ROOT / "docs" / "several-gpus.md"
 PICTURES = ROOT / "docs" / "pictures"
 
 
@@ -143,6 +146,21 @@ def scale_section() -> str:
     )
 
 
+def ranks_section() -> str:
+    """Return the newest tables of several ranks, which stand in docs/several-gpus.md."""
+    found = newest(RANKS)
+    if found is None:
+        return ""
+    content, path = found
+    rows = content["rows"]
+    odd = "; ".join(ranks_table.odd_ones(rows)) or "none"
+    count = 1 + max(row["round"] for row in rows)
+    return (
+        f"{ranks_table.render(rows)}\nOdd ranks: {odd}. Rounds: {count}. "
+        f"{content['machine'].get('gpus')} × {_of_file(content, path)}\n"
+    )
+
+
 def newest(folder: Path) -> tuple[dict[str, Any], Path] | None:
     """Return the content of a folder's newest file, by its name, which begins with a date."""
     path = max(folder.glob("*.json"), default=None)
@@ -196,7 +214,7 @@ def with_section(readme: str, name: str, table: str) -> str:
     """Return the README with the table between its markers. Raises ValueError if it has none."""
     begin, end = markers(name)
     if section(readme, name) is None:
-        raise ValueError(f"README.md has no lines {begin} and {end}: put them where it belongs")
+        raise ValueError(f"there are no lines {begin} and {end}: put them where the table belongs")
     return _pattern(name).sub(lambda _: f"{begin}\n{table}{end}", readme)
 
 
@@ -211,6 +229,7 @@ def write() -> None:
     for name, make in SECTIONS.items():
         readme = with_section(readme, name, make())
     README.write_text(readme)
+    RANKS_PAGE.write_text(with_section(RANKS_PAGE.read_text(), "ranks", ranks_section()))
     PAGE.write_text(page())
     for summary in summaries()[:1]:
         readme_pictures.write(summary, PICTURES)

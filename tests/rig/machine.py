@@ -65,7 +65,7 @@ class Machine:
         """Run `code` in an interpreter of its own, import of torch and all."""
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(code)],
-            env={**self._environment(), **(env or {})},
+            env={**self.environment(), **(env or {})},
             capture_output=True, text=True, check=False, timeout=300, cwd=self._folder.name,
         )  # fmt: skip
         return self._checked(Run(done.returncode, done.stdout, done.stderr), check)
@@ -85,11 +85,12 @@ class Machine:
         if self._zygote is None or self._zygote.poll() is not None:
             self._zygote = subprocess.Popen(
                 [sys.executable, str(_HERE / "zygote.py")],
-                env=self._environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                env=self.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             )  # fmt: skip
         return self._zygote
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """What a process needs to run on this machine, and nothing of the user's settings."""
         clean = {
             name: value
             for name, value in os.environ.items()

@@ -1,0 +1,1 @@
+"""One process for each device of a host: what they run together, and a row for each of them."""
