@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.gpu.known_bugs.child import FAULTS
 from tests.gpu.known_bugs.table import Case, Level
 from tests.rig.machine import Machine
 
@@ -100,6 +101,9 @@ class Runner:
                 return Observation(**json.loads(lines[0]))
             if self._kind == "rig" and run.returncode == -signal.SIGSEGV:
                 return Observation(name, level, wrong, "fault", "SIGSEGV")
+            if run.returncode == -signal.SIGABRT and any(text in run.stderr for text in FAULTS):
+                # PyTorch lets the error out of a destructor, which ends the process.
+                return Observation(name, level, wrong, "fault", "SIGABRT, and a CUDA error")
             detail = f"exit code {run.returncode}\n{run.stdout}{run.stderr}".strip()
         except Exception as error:  # a test's report, or the table, says what it was
             detail = f"{type(error).__name__}: {error}"
