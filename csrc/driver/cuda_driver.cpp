@@ -176,21 +176,23 @@ Result<Handle> CudaDriver::create(int device, Bytes bytes, Reach reach) {
     return Handle{handle};
 }
 
-// Some containers and virtual machines have no exportable or no RDMA memory although the
-// attributes say so. Refused once, it is not asked for again.
+// Some containers and virtual machines have no exportable, RDMA or compressible memory although
+// the attributes say so. Refused once, it is not asked for again.
 CUresult CudaDriver::create_handle(int device, Bytes bytes, Reach reach,
                                    CUmemGenericAllocationHandle* handle) {
     CudaDevice& description = of(device);
     for (;;) {
         const CUmemAllocationProp wanted = allocation_properties(device, description, reach);
         const CUresult result = api_.cuMemCreate(handle, bytes, &wanted, 0);
-        const bool is_plain = wanted.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE &&
-                              wanted.allocFlags.gpuDirectRDMACapable == 0;
-        if (!is_refused(result) || is_plain) { return result; }
+        if (!is_refused(result)) { return result; }
         if (wanted.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) {
             description.wants_file_handles = false;
-        } else {
+        } else if (wanted.allocFlags.gpuDirectRDMACapable != 0) {
             description.wants_rdma = false;
+        } else if (wanted.allocFlags.compressionType != CU_MEM_ALLOCATION_COMP_NONE) {
+            description.wants_compression = false;
+        } else {
+            return result;  // plain memory
         }
     }
 }

@@ -1,5 +1,6 @@
 #include "driver/cuda_driver_devices.h"
 
+#include <algorithm>
 #include <string>
 
 namespace gma {
@@ -46,14 +47,19 @@ Status describe_device(const CudaEntryPoints& api, int device, int device_count,
         has(api, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device);
     description.wants_rdma =
         has(api, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device);
-    const CUmemAllocationProp wanted = allocation_properties(device, description, Reach::Shared);
-    std::size_t page_bytes = 0;
-    if (const CUresult result = api.cuMemGetAllocationGranularity(&page_bytes, &wanted,
-                                                                  CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-        result != CUDA_SUCCESS) {
-        return cuda_failure(api, result, "cuMemGetAllocationGranularity" + where);
+    description.wants_compression =
+        has(api, CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED, device);
+    for (const Reach reach : {Reach::Shared, Reach::Private}) {
+        const CUmemAllocationProp wanted = allocation_properties(device, description, reach);
+        std::size_t page_bytes = 0;
+        if (const CUresult result = api.cuMemGetAllocationGranularity(
+                &page_bytes, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+            result != CUDA_SUCCESS) {
+            return cuda_failure(api, result, "cuMemGetAllocationGranularity" + where);
+        }
+        description.properties.page_bytes =
+            std::max(description.properties.page_bytes, Bytes{page_bytes});
     }
-    description.properties.page_bytes = page_bytes;
     return Status();
 }
 
@@ -62,7 +68,12 @@ CUmemAllocationProp allocation_properties(int device, const CudaDevice& descript
     wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     wanted.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     wanted.location.id = device;
-    if (reach == Reach::Private) { return wanted; }
+    if (reach == Reach::Private) {
+        if (description.wants_compression) {
+            wanted.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_GENERIC;
+        }
+        return wanted;
+    }
     if (description.wants_file_handles) {
         wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     }

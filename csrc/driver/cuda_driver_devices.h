@@ -19,6 +19,9 @@ struct CudaDevice {
     // What cuMemCreate() is asked for beyond plain memory; given up at the first refusal.
     std::atomic<bool> wants_file_handles{false};  // exportable to another process
     std::atomic<bool> wants_rdma{false};          // reachable by a network card
+    // Private memory that the card may compress: the driver gives no dma-buf of it. Of any other
+    // memory it does (measured on an H200, driver 580), whatever its handle type and flags.
+    std::atomic<bool> wants_compression{false};
 };
 
 // None of it makes a context.

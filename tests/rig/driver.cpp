@@ -126,8 +126,9 @@ RIG_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, std::size_t bytes) {
 RIG_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes,
                                 const CUmemAllocationProp* properties, unsigned long long) {
     RIG_COUNT();
-    const bool exportable = properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
-    return rig::create(properties->location.id, bytes, exportable, handle);
+    const rig::Sort sort{properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE,
+                         properties->allocFlags.compressionType != CU_MEM_ALLOCATION_COMP_NONE};
+    return rig::create(properties->location.id, bytes, sort, handle);
 }
 RIG_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     RIG_COUNT();
@@ -167,17 +168,17 @@ RIG_EXPORT CUresult cuMemExportToShareableHandle(void* descriptor,
                                                  unsigned long long) {
     RIG_COUNT();
     return type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-               ? rig::export_piece(handle, static_cast<int*>(descriptor))
+               ? rig::export_piece(handle, rig::Export::Handle, static_cast<int*>(descriptor))
                : CUDA_ERROR_NOT_SUPPORTED;
 }
-// A dma-buf: what has a descriptor of the other kind has this, too.
 RIG_EXPORT CUresult cuMemGetHandleForAddressRange(void* descriptor, CUdeviceptr address,
                                                   std::size_t, CUmemRangeHandleType,
                                                   unsigned long long) {
     RIG_COUNT();
     const rig::Owner owner = rig::owner_of(address);
-    return owner.device >= 0 ? rig::export_piece(owner.handle, static_cast<int*>(descriptor))
-                             : CUDA_ERROR_INVALID_VALUE;
+    return owner.device >= 0
+               ? rig::export_piece(owner.handle, rig::Export::DmaBuf, static_cast<int*>(descriptor))
+               : CUDA_ERROR_INVALID_VALUE;
 }
 RIG_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
                                                    void* descriptor,

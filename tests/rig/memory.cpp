@@ -23,6 +23,7 @@ struct Physical {
     int file = -1;  // another process's card, for an imported piece; it is not in our account
     bool exported = false;  // others may map it: its bytes stay, as nobody tells us when they end
     bool exportable = true;
+    bool compressible = false;
     int mappings = 0;
     bool released = false;
 };
@@ -116,8 +117,7 @@ std::vector<CUdeviceptr> tiles_locked(const Memory& all, CUdeviceptr address, st
 
 }  // namespace
 
-CUresult create(int device, std::size_t bytes, bool exportable,
-                CUmemGenericAllocationHandle* handle) {
+CUresult create(int device, std::size_t bytes, Sort sort, CUmemGenericAllocationHandle* handle) {
     Memory& all = memory();
     const std::lock_guard<std::mutex> lock(all.mutex);
     if (device < 0 || device >= settings().device_count) { return CUDA_ERROR_INVALID_DEVICE; }
@@ -129,7 +129,8 @@ CUresult create(int device, std::size_t bytes, bool exportable,
     }
     *handle = all.next_handle++;
     Physical piece{device, card.end, bytes};
-    piece.exportable = exportable;
+    piece.exportable = sort.exportable;
+    piece.compressible = sort.compressible;
     all.physical[*handle] = piece;
     card.end += bytes;
     card.used += bytes;
@@ -146,13 +147,14 @@ CUresult release(CUmemGenericAllocationHandle handle) {
     return CUDA_SUCCESS;
 }
 
-CUresult export_piece(CUmemGenericAllocationHandle handle, int* descriptor) {
+CUresult export_piece(CUmemGenericAllocationHandle handle, Export as, int* descriptor) {
     Memory& all = memory();
     const std::lock_guard<std::mutex> lock(all.mutex);
     const auto found = all.physical.find(handle);
     if (found == all.physical.end()) { return CUDA_ERROR_INVALID_VALUE; }
     Physical& piece = found->second;
-    if (!piece.exportable) { return CUDA_ERROR_INVALID_VALUE; }
+    if (as == Export::Handle && !piece.exportable) { return CUDA_ERROR_INVALID_VALUE; }
+    if (as == Export::DmaBuf && piece.compressible) { return CUDA_ERROR_UNKNOWN; }
     piece.exported = true;
     const int own_file = all.cards[static_cast<std::size_t>(piece.device)].file;
     const std::string path =
@@ -287,7 +289,7 @@ CUresult allocate(int device, std::size_t bytes, CUdeviceptr* address) {
     if (bytes == 0) { return CUDA_ERROR_INVALID_VALUE; }
     const std::size_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
     CUmemGenericAllocationHandle handle = 0;
-    CUresult result = create(device, rounded, true, &handle);
+    CUresult result = create(device, rounded, {}, &handle);
     if (result != CUDA_SUCCESS) { return result; }
     result = reserve(rounded, kPageBytes, address);
     if (result == CUDA_SUCCESS) {
@@ -331,7 +333,7 @@ CUresult export_allocation(CUdeviceptr address, int* descriptor) {
         handle = found->second.handle;
     }
     if (*descriptor >= 0) { return CUDA_SUCCESS; }
-    const CUresult result = export_piece(handle, descriptor);
+    const CUresult result = export_piece(handle, Export::Handle, descriptor);
     const std::lock_guard<std::mutex> lock(all.mutex);
     if (result == CUDA_SUCCESS) { all.allocations[address].descriptor = *descriptor; }
     return result;

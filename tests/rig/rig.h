@@ -44,9 +44,13 @@ void fail_call(const char* name, int result, long skip, long times);
 // --- memory.cpp ---------------------------------------------------------------------------------
 inline constexpr std::size_t kPageBytes = std::size_t{2} << 20;
 
-// Not exportable: export_piece() refuses it.
-CUresult create(int device, std::size_t bytes, bool exportable,
-                CUmemGenericAllocationHandle* handle);
+// Memory that is not exportable has no descriptor, and what is compressible no dma-buf, as on an
+// H200.
+struct Sort {
+    bool exportable = true;
+    bool compressible = false;
+};
+CUresult create(int device, std::size_t bytes, Sort sort, CUmemGenericAllocationHandle* handle);
 CUresult release(CUmemGenericAllocationHandle handle);
 CUresult reserve(std::size_t bytes, std::size_t alignment, CUdeviceptr* address);
 CUresult unreserve(CUdeviceptr address, std::size_t bytes);
@@ -57,7 +61,8 @@ CUresult set_access(CUdeviceptr address, std::size_t bytes, int device, bool wri
 bool reachable(int device, CUdeviceptr address, std::size_t bytes);
 // Between processes: a descriptor of the card's file whose position tells which piece it stands
 // for.
-CUresult export_piece(CUmemGenericAllocationHandle handle, int* descriptor);
+enum class Export : std::uint8_t { Handle, DmaBuf };
+CUresult export_piece(CUmemGenericAllocationHandle handle, Export as, int* descriptor);
 CUresult import_piece(int device, int descriptor, CUmemGenericAllocationHandle* handle);
 CUresult allocate(int device, std::size_t bytes, CUdeviceptr* address);
 CUresult deallocate(CUdeviceptr address);
