@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .cells import LOST, NOTHING, failure, label, mib, number, ratio, rounds
-from .selection import OURS, newest_of_ours
+from .selection import OURS, is_ours, newest_of_ours
 from .summary import Entry, Summary
 from .verdicts import CARD, LOSSES, TIME, verdicts
 
@@ -122,9 +122,14 @@ def _state(environment: dict[str, Any]) -> str:
 
 
 def versions(summary: Summary) -> list[str]:
-    """Return which gpumem_alloc the rows of ours are from that count in the README."""
+    """Return which gpumem_alloc the rows of ours are from that count in the README.
+
+    Those of the default; of a results file without it, as of isolation, all of ours.
+    """
     setting = summary.setting
-    rows = [row for row in setting.rows if row["allocator"] == OURS]
+    rows = [row for row in setting.rows if row["allocator"] == OURS] or [
+        row for row in setting.rows if is_ours(row["allocator"])
+    ]
     places = dict.fromkeys((row["kind"], row["workload"]) for row in rows)
     counted = [
         row
