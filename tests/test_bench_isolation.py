@@ -88,3 +88,15 @@ def test_a_table_of_attacks_says_what_was_held_and_what_got_through() -> None:
         "| overrun | changed a \\| tensor | (changed another tensor) | – | "
         "**got through**: went unnoticed | held |"
     )
+
+
+def test_the_costs_go_from_the_lowest_to_the_highest_workload() -> None:
+    found = summary(
+        slower("isolated-packed", 1.1),
+        slower("native", 1.0, workload="other"),
+        slower("isolated-packed", 1.3, workload="other"),
+    )
+    (line,) = (
+        line for line in isolation_table.render_costs(found).splitlines() if "packed" in line
+    )
+    assert line.split("|")[2:4] == [" 2 ", " 1.10–1.30 "]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -27,9 +28,11 @@ def test_the_page_of_all_allocators_is_that_of_the_results_files() -> None:
     assert table.PAGE.read_text() == table.page(), "run: python -m benchmarks.report.table --write"
 
 
-def test_the_page_of_several_gpus_is_that_of_the_newest_results_file() -> None:
-    shown = table.section(table.RANKS_PAGE.read_text(), "ranks")
-    assert shown == table.ranks_section(), "run: python -m benchmarks.report.table --write"
+@pytest.mark.parametrize("page", table.OTHER_SECTIONS, ids=lambda page: page.stem)
+def test_the_sections_of_other_pages_are_those_of_the_results_files(page: Path) -> None:
+    for name, make in table.OTHER_SECTIONS[page].items():
+        shown = table.section(page.read_text(), name)
+        assert shown == make(), "run: python -m benchmarks.report.table --write"
 
 
 def test_the_pictures_show_what_the_results_files_say(summaries: list[Summary]) -> None:

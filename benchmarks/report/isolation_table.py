@@ -40,6 +40,31 @@ def render(summary: Summary, source: str) -> str:
     )
 
 
+def render_costs(summary: Summary) -> str:
+    """Return one line for each allocator: its lowest and highest figure over the workloads."""
+    levels = [(name, label(name)) for name in (*BESIDE, *LEVELS)]
+    lines = [
+        [text, *_spans(summary, [e for e in summary.entries if e.allocator == name])]
+        for name, text in levels
+        if any(entry.allocator == name for entry in summary.entries)
+    ]
+    head = ("allocator", "workloads", "step / default", "card / default", "in the driver, s a run")
+    return markdown(head, lines)
+
+
+def _spans(summary: Summary, entries: Sequence[Entry]) -> list[str]:
+    ratios = [e.times.to_native.median for e in entries if e.times and e.times.to_native]
+    cards = [value for e in entries if (value := _card_ratio(summary, e)) is not None]
+    seconds = [entry.driver.ms / 1e3 for entry in entries if entry.driver]
+    return [str(len(entries)), _span(ratios, ".2f"), _span(cards, ".2f"), _span(seconds, ".2f")]
+
+
+def _span(values: Sequence[float], form: str) -> str:
+    if not values:
+        return NOTHING
+    return "–".join(dict.fromkeys(format(each, form) for each in (min(values), max(values))))
+
+
 def losing(summary: Summary) -> list[tuple[str, str]]:
     """Return the workloads and levels that cost more than they may."""
     return [
@@ -74,13 +99,17 @@ def _line(summary: Summary, entry: Entry) -> Sequence[str]:
     mark = LOST if entry.allocator in LEVELS and is_losing(summary, entry) else ""
     if entry.failed:
         return [*head, f"{failure(entry)}{mark}", *[NOTHING] * 3]
-    native = summary.entry(entry.workload, NATIVE)
-    theirs = native.peaks.card_bytes if native and native.peaks else None
-    mine = entry.peaks.card_bytes if entry.peaks else None
     return [
         *head,
         f"{ratio(entry.times.to_native if entry.times else None)}{mark}",
         rounds(entry.times),
-        number(mine / theirs if mine and theirs else None, "{:.2f}"),
+        number(_card_ratio(summary, entry), "{:.2f}"),
         number(entry.driver.calls if entry.driver else None),
     ]
+
+
+def _card_ratio(summary: Summary, entry: Entry) -> float | None:
+    native = summary.entry(entry.workload, NATIVE)
+    theirs = native.peaks.card_bytes if native and native.peaks else None
+    mine = entry.peaks.card_bytes if entry.peaks else None
+    return mine / theirs if mine and theirs else None

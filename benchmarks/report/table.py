@@ -40,6 +40,7 @@ ISOLATION = RESULTS / "isolation"
 ATTACKS = RESULTS / "attacks"
 RANKS = RESULTS / "ranks"
 RANKS_PAGE = ROOT / "docs" / "several-gpus.md"
+ISOLATION_PAGE = ROOT / "docs" / "isolation.md"
 PICTURES = ROOT / "docs" / "pictures"
 
 
@@ -54,7 +55,7 @@ def summaries() -> list[Summary]:
     return summarise(load_all(result_files()))
 
 
-def source(summary: Summary) -> str:
+def source(summary: Summary, folder: str = "") -> str:
     """Say on what, with what and when a table was measured, and where its rows are."""
     environment = summary.setting.environment
     sessions = summary.setting.sessions.values()
@@ -65,8 +66,8 @@ def source(summary: Summary) -> str:
     return (
         f"{environment.get('gpu')}, {driver}torch {environment.get('torch')}, "
         f"gpumem_alloc {', '.join(versions)}, {when}, sessions: {len(dates)}. "
-        "Every row is in `benchmarks/results/`, every allocator and how each figure was made in "
-        "[docs/benchmarks.md](docs/benchmarks.md)."
+        f"Every row is in `benchmarks/results/{folder}`, every allocator and how each figure was "
+        "made in [docs/benchmarks.md](docs/benchmarks.md)."
     )
 
 
@@ -106,7 +107,7 @@ def host_cost_section() -> str:
 def isolation_section() -> str:
     """Return what the no-sharing mode does with attacks, and what it costs."""
     found = isolation_summary()
-    text = isolation_table.render(found, source(found)) if found else ""
+    text = isolation_table.render(found, source(found, "isolation/")) if found else ""
     costs = f"### What isolation costs\n\n{text}" if text else ""
     return "\n".join(part for part in (attacks_table(), costs) if part)
 
@@ -129,6 +130,15 @@ def isolation_summary() -> Summary | None:
     """Return the newest setting's figures of the no-sharing mode. Raises ResultsError."""
     found = summarise(load_all(sorted(ISOLATION.glob("*.json"))))
     return found[0] if found else None
+
+
+def isolation_costs_section() -> str:
+    """Return the costs of the levels over all workloads, which stand in docs/isolation.md."""
+    found = isolation_summary()
+    if found is None:
+        return ""
+    where = source(found, "isolation/").replace("](docs/", "](")
+    return f"{isolation_table.render_costs(found)}\n{where}\n"
 
 
 def scale_section() -> str:
@@ -192,6 +202,11 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "scale": scale_section,
     "isolation": isolation_section,
 }
+# The same for pages other than the README.
+OTHER_SECTIONS: dict[Path, dict[str, Callable[[], str]]] = {
+    RANKS_PAGE: {"ranks": ranks_section},
+    ISOLATION_PAGE: {"costs": isolation_costs_section},
+}
 
 
 def page() -> str:
@@ -225,11 +240,11 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 def write() -> None:
     """Write the README's sections, the page and the pictures."""
-    readme = README.read_text()
-    for name, make in SECTIONS.items():
-        readme = with_section(readme, name, make())
-    README.write_text(readme)
-    RANKS_PAGE.write_text(with_section(RANKS_PAGE.read_text(), "ranks", ranks_section()))
+    for path, sections in {README: SECTIONS, **OTHER_SECTIONS}.items():
+        text = path.read_text()
+        for name, make in sections.items():
+            text = with_section(text, name, make())
+        path.write_text(text)
     PAGE.write_text(page())
     for summary in summaries()[:1]:
         readme_pictures.write(summary, PICTURES)
