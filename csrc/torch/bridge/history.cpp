@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/trace_record.h"
+#include "torch/bridge/context_cache.h"
 
 namespace gma::bridge {
 namespace {
@@ -104,6 +105,8 @@ void History::set(const Settings& settings) {
     static_cast<void>(clock());           // its first reading precedes the first event
     std::vector<HistoryRing> gone_rings;  // millions of entries: let go outside the lock
     decltype(contexts_) gone_contexts;
+    if (!settings.enabled) { gather_ = nullptr; }
+    forget_contexts();
     const std::lock_guard telling(telling_);
     const std::lock_guard guard(lock_);
     recording_ = settings.enabled;
@@ -136,7 +139,7 @@ void History::update_plain() {
 History::Context History::gather(RecordContext level) const {
     if (when_.load(std::memory_order_relaxed) < level) { return nullptr; }
     const auto function = gather_.load(std::memory_order_relaxed);
-    return function != nullptr ? function() : nullptr;
+    return function != nullptr ? gather_or_reuse(function) : nullptr;
 }
 
 namespace {
