@@ -205,3 +205,28 @@ def test_an_exception_that_a_fault_led_to_tells_of_it(monkeypatch: pytest.Monkey
     last.__context__.__cause__ = fault
     exit_report.note(last)
     assert seen == {os.getpid(): "CUDA error: unspecified launch failure"}
+
+
+# An H200, driver 580.159.04: the same overrun under compute-sanitizer, and without it as the
+# kernel's log shows it.
+_RECORDED = """\
+========= COMPUTE-SANITIZER
+========= Invalid __global__ write of size 4 bytes
+=========     at count_up+0xe0
+=========     by thread (0,0,0) in block (16,0,0)
+=========     Access to 0x10004400000 is out of bounds
+=========     and is 1 bytes after the nearest allocation at 0x10004200000 of size 2,097,152 bytes
+=========     Saved host backtrace up to driver entry point at kernel launch time
+[  355.943617] NVRM: Xid (PCI:0000:00:06): 43, pid=7157, name=python3, channel 0x0000000a
+[  366.903016] NVRM: Xid (PCI:0000:00:06): 31, pid=7264, name=python3, channel 0x0000000a, intr \
+00000000. MMU Fault: ENGINE GRAPHICS GPC7 GPCCLIENT_T1_0 faulted @ 0x100_04400000. Fault is of \
+type FAULT_PDE ACCESS_TYPE_VIRT_WRITE
+"""
+
+
+def test_what_a_card_and_its_tools_have_printed() -> None:
+    of_tool, of_kernel_log = parse(_RECORDED).addresses
+    assert of_tool.address == of_kernel_log.address == 0x10004400000
+    assert (of_tool.access, of_tool.access_bytes, of_tool.kernel) == ("write", 4, "count_up+0xe0")
+    assert (of_kernel_log.access, of_kernel_log.pid) == ("write", 7264)
+    assert of_kernel_log.span_bytes == PAGE_BYTES
