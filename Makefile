@@ -22,7 +22,7 @@ help:
 	@echo "make bench     the main measurement, on the GPU or by replay; ends in a table and a PNG"
 	@echo "make compat    the bridge against every torch to be had, about 0.5 GB each"
 	@echo "make check     formatting, lint, types, generated docs    (make format repairs)"
-	@echo "make sanitize  C++ tests under asan-ubsan, tsan and the audit preset"
+	@echo "make sanitize  C++ tests under asan-ubsan, tsan (those with threads) and audit"
 	@echo "make tidy      clang-tidy    make docs  generated tables    make dist  sdist and wheel"
 
 test: cpp pytest

@@ -23,7 +23,7 @@ namespace gma {
 using Stream = void*;                  // a cudaStream_t; nullptr is the legacy default stream
 enum class Handle : std::uint64_t {};  // physical memory (CUmemGenericAllocationHandle)
 enum class Event : std::uintptr_t {};  // a recorded point in a stream's order
-enum class Check : std::uintptr_t {};  // a look at contents that was asked for
+enum class Check : std::uintptr_t {};  // a look at contents that was asked for; never 0
 
 // What can reach the memory of a handle. Private: no other process, since it has no exportable type
 // and no network card may read it, and no other device.

@@ -3,7 +3,6 @@
 // step, right contents, and nothing left behind in the driver but what it refused to take back.
 #include <functional>
 
-#include "fault_step.h"
 #include "isolated_world.h"
 
 namespace gma {
@@ -197,7 +196,7 @@ void sweep(const std::string& options, const Scenario& run, std::uint64_t togeth
         for (std::size_t i = 0; i < met.size(); ++i) { met[i] += totals.counts[i]; }
         steps.world.check_nothing_left();
     }
-    for (std::uint64_t k = 1; k <= call_count; k += kFaultStep) {
+    for (std::uint64_t k = 1; k <= call_count; ++k) {
         CAPTURE(k);
         CAPTURE(together);
         Steps steps(options, kCard);

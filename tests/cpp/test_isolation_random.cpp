@@ -2,6 +2,7 @@
 // two devices, recorded uses, private pools with and without captures, regions inside each other,
 // streams that are destroyed and whose handles come back, limits, trims. Every block keeps its
 // contents, nothing is found, and everything comes back.
+#include <array>
 #include <random>
 
 #include "isolated_world.h"
