@@ -29,13 +29,14 @@ Bytes PagedStrategy::large_request_chunk_bytes(Bytes request_bytes, Bytes total)
 
 // The cost of driver calls is per handle, so large totals get large ones, and the more so the
 // larger: what one survivor can pin matters less there. Streams that take turns hand large parts of
-// the memory to one another: in large pieces. Handles are small where memory is tight, so that what
-// fits, fits: in the upper half of a limit that the user set (in all of it for several streams),
-// and close to any limit.
+// the memory to one another: in large pieces, the larger where pages have to move for it. Handles
+// are small where memory is tight, so that what fits, fits: in the upper half of a limit that the
+// user set (in all of it for several streams), and close to any limit.
 Bytes PagedStrategy::new_chunk_bytes(Bytes request_bytes) const {
     const Bytes total = store_.reserved_bytes() + request_bytes;
     const double growth = std::max(1.0, static_cast<double>(total) / static_cast<double>(1_GiB));
-    const Bytes handed = arenas_.size() > 1 ? kStreamsFactor : 1;
+    const Bytes factor = cross_stream_ == CrossStream::Lend ? kLendingFactor : kStreamsFactor;
+    const Bytes handed = arenas_.size() > 1 ? factor : 1;
     const auto usual =
         static_cast<Bytes>(static_cast<double>(handed * total / chunk_divisor_) * growth);
     const Bytes share = std::max(usual, large_request_chunk_bytes(request_bytes, total));

@@ -3,11 +3,14 @@
 // was mapped until then is free memory.
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "core/paged_strategy.h"
 
 namespace gma {
 namespace {
+
+constexpr std::uint8_t kLentTier = 3;
 
 bool at_least(Effort effort, Effort level) { return effort >= level; }
 
@@ -190,24 +193,24 @@ std::vector<PagedStrategy::Candidate> PagedStrategy::idle_candidates(StreamArena
         }
         if (!own && cross_stream_ == CrossStream::Never) { continue; }
         if (!own && owner->captured && !at_least(effort, Effort::HostWait)) { continue; }
-        if (!own || cross_stream_ == CrossStream::Lend) { fence_and_poll(*owner); }
-        const bool waiting =
-            own || (at_least(effort, Effort::WaitingIdle) && cross_stream_ >= CrossStream::Wait);
-        const auto tier = static_cast<std::uint8_t>(own ? 1 : 2);
+        if (!own || owner->has_lent) { fence_and_poll(*owner); }
+        const bool may_wait =
+            at_least(effort, Effort::WaitingIdle) && cross_stream_ >= CrossStream::Wait;
+        const std::uint8_t tier = own ? 1 : 2;
         for (const Block* tile : owner->arena.roomy_blocks()) {
             owner->arena.for_each_idle_chunk(tile, [&](Chunk* chunk) {
                 const bool inside =
                     own && chunk->address < window.end() && chunk->end() > window.begin;
                 if (inside || chunk->pin_count > 0) { return; }
-                // A move in use knows of one fence alone.
-                const bool lent = !chunk->borrowed_uses.empty() && !StreamArena::returned(chunk);
-                if ((waiting && !lent) || owner->quiet(chunk)) {
-                    candidates.push_back({chunk, owner.get(), tier});
+                const bool lent = !StreamArena::returned(chunk);
+                if (may_wait || (own && !lent) || owner->quiet(chunk)) {
+                    candidates.push_back({chunk, owner.get(), lent ? kLentTier : tier});
                 }
             });
         }
     }
-    // Among equal sizes pick() takes the last: own memory at the arena's end before others'.
+    // Among equal sizes pick() takes the last: own memory at the arena's end before others', and
+    // what other streams may still use last.
     std::stable_sort(candidates.begin(), candidates.end(),
                      [](const Candidate& a, const Candidate& b) {
                          if (a.chunk->bytes != b.chunk->bytes) {
@@ -310,7 +313,7 @@ Status PagedStrategy::map_chunk(StreamArena& target, Chunk* chunk, Address addre
     Status status = store_.map(chunk, &target.arena, address, undo);
     if (undo == ChunkStore::Undo::Refused) {
         target.stale.push_back(
-            {target.arena.block(address, chunk->bytes), chunk, 0, ChunkStore::Made::Half});
+            {target.arena.block(address, chunk->bytes), chunk, 0, ChunkStore::Made::Half, {}});
         ++chunk->stale_count;
     }
     if (status.ok()) { fill_pattern(target, chunk); }
@@ -379,7 +382,14 @@ Status PagedStrategy::move_in_use(StreamArena& target, StreamArena& owner, Chunk
     if (!own) {
         if (Status s = order_after(owner, chunk->freed_at, target); !s.ok()) { return s; }
     }
-    chunk->borrowed_uses.clear();  // done: else it had been no candidate
+    // Erases what is done: what is left holds the old addresses.
+    if (Status s = order_after_borrowers(owner, chunk->address, chunk->bytes, target); !s.ok()) {
+        return s;
+    }
+    for (const BorrowedUse& use : chunk->borrowed_uses) {  // its own: it does not wait for itself
+        if (use.borrower != &target) { continue; }
+        static_cast<void>(target.fences.covering(use.count, target.arena.free_count));
+    }
     const std::uint64_t count = chunk->freed_at;
     Block* tile = owner.arena.vacate(chunk, TileKind::Stale);
     if (Status status = map_chunk(target, chunk, address); !status.ok()) {
@@ -387,10 +397,12 @@ Status PagedStrategy::move_in_use(StreamArena& target, StreamArena& owner, Chunk
         owner.arena.fill(chunk);
         return status;
     }
-    owner.stale.push_back({tile, chunk, count});
+    // In another arena its age counts on another clock: in use until a fence there says not. Nor
+    // does an earlier fence of its own arena speak for borrowers.
+    if (!own || !chunk->borrowed_uses.empty()) { chunk->freed_at = ++target.arena.free_count; }
+    owner.stale.push_back(
+        {tile, chunk, count, ChunkStore::Made::Whole, std::exchange(chunk->borrowed_uses, {})});
     ++chunk->stale_count;
-    // In another arena its age counts on another clock: in use until a fence there says not.
-    if (!own) { chunk->freed_at = ++target.arena.free_count; }
     target.arena.fill(chunk);
     return {};
 }

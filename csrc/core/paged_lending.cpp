@@ -4,7 +4,8 @@
 //   The borrower's work begins after the lender's: its fence has passed, or the borrower waits.
 //   When the block is freed, each chunk under it notes how far the borrower's stream had come
 //   (BorrowedUse). Whoever takes memory on that chunk next waits for it, unless it is the borrower
-//   or the fence has passed. Until then the chunk is not quiet, and does not move.
+//   or the fence has passed. Until then the chunk is not quiet: it moves only to a stream that
+//   waits for all of them, and its old addresses stay blocked until they are done (StaleRange).
 //
 // A lent block is free for its lender at once, so lending holds nothing back.
 #include <algorithm>
@@ -96,7 +97,11 @@ bool PagedStrategy::may_take(StreamArena& owner, Address at, const Request& requ
 // The host waits for all work that used the chunk.
 Status PagedStrategy::wait_for_chunk(StreamArena& owner, Chunk* chunk) {
     if (Status status = wait_for(owner, chunk->freed_at); !status.ok()) { return status; }
-    for (const BorrowedUse& use : chunk->borrowed_uses) {
+    return wait_for_uses(chunk->borrowed_uses);
+}
+
+Status PagedStrategy::wait_for_uses(const std::vector<BorrowedUse>& uses) {
+    for (const BorrowedUse& use : uses) {
         if (use.count <= use.borrower->fences.passed_count()) { continue; }
         if (Status status = wait_for(*use.borrower, use.count); !status.ok()) { return status; }
     }

@@ -133,6 +133,7 @@ Result<bool> PagedStrategy::clear_place(StreamArena& owner, const Request& reque
         if (request.capturing) { break; }
         if (effort == Effort::HostWait) {
             if (Status status = wait_for(owner, it->count); !status.ok()) { return status; }
+            if (Status status = wait_for_uses(it->borrowed_uses); !status.ok()) { return status; }
         }
         owner.fences.poll();
         clear_stale(owner);

@@ -149,7 +149,11 @@ void PagedStrategy::poll() {
 // undo keeps them blocked.
 void PagedStrategy::clear_stale(StreamArena& owner) {
     auto done = [&](const StaleRange& stale) {
-        if (stale.count > owner.fences.passed_count()) { return false; }
+        for (const BorrowedUse& use : stale.borrowed_uses) { use.borrower->fences.poll(); }
+        if (stale.count > owner.fences.passed_count() ||
+            !StreamArena::returned(stale.borrowed_uses)) {
+            return false;
+        }
         const Block* tile = stale.tile;
         if (stale.made == ChunkStore::Made::Whole) {
             store_.leave(stale.chunk, owner.arena, tile->address);
@@ -239,6 +243,7 @@ Status PagedStrategy::wait_for_stale(const Chunk* chunk) {
         for (const StaleRange& stale : owner->stale) {
             if (stale.chunk != chunk) { continue; }
             if (Status status = wait_for(*owner, stale.count); !status.ok()) { return status; }
+            if (Status status = wait_for_uses(stale.borrowed_uses); !status.ok()) { return status; }
         }
         clear_stale(*owner);
     }

@@ -26,12 +26,14 @@
 
 namespace gma {
 
-// Old addresses of a chunk that moved: unmapped when the free numbered `count` has passed.
+// Old addresses of a chunk that moved: unmapped when the free numbered `count` has passed, and what
+// other streams did there while it was lent.
 struct StaleRange {
     Block* tile = nullptr;
     Chunk* chunk = nullptr;
     std::uint64_t count = 0;
     ChunkStore::Made made = ChunkStore::Made::Whole;
+    std::vector<BorrowedUse> borrowed_uses;
 };
 
 struct StreamArena {
@@ -46,7 +48,8 @@ struct StreamArena {
         return !captured && chunk->freed_at <= fences.passed_count() && returned(chunk);
     }
     // What other streams did with it while it was lent is done.
-    static bool returned(const Chunk* chunk);
+    static bool returned(const std::vector<BorrowedUse>& uses);
+    static bool returned(const Chunk* chunk) { return returned(chunk->borrowed_uses); }
     bool shared() const { return arena.key().pool == PoolId{} || released; }
 
     Arena arena;
@@ -62,8 +65,8 @@ struct StreamArena {
     bool no_split = false;
 };
 
-inline bool StreamArena::returned(const Chunk* chunk) {
-    for (const BorrowedUse& use : chunk->borrowed_uses) {
+inline bool StreamArena::returned(const std::vector<BorrowedUse>& uses) {
+    for (const BorrowedUse& use : uses) {
         if (use.count > use.borrower->fences.passed_count()) { return false; }
     }
     return true;
@@ -115,6 +118,7 @@ public:
 private:
     static constexpr Bytes kLimitedDivisor = 4096;
     static constexpr Bytes kStreamsFactor = 8;
+    static constexpr Bytes kLendingFactor = 6;
     static constexpr Bytes kLargeRequestShare = 26;  // a twelfth by default
 
     // One idle chunk that could be taken, best first: own stream, passed fence, oldest use.
@@ -175,6 +179,7 @@ private:
     bool needs_scrub(const Chunk* chunk) const;
     Status scrub(const StreamArena& owner, const Chunk* chunk);
     Status wait_for_chunk(StreamArena& owner, Chunk* chunk);
+    Status wait_for_uses(const std::vector<BorrowedUse>& uses);
     void fence_and_poll(StreamArena& owner);
     Status map_chunk(StreamArena& target, Chunk* chunk, Address address);
     Status place_chunk(StreamArena& target, Chunk* chunk, Address address);
