@@ -1,12 +1,13 @@
 #include "core/chunk_cache.h"
 
-#include <algorithm>
 #include <iterator>
 
 namespace gma {
 
 void ChunkCache::put(std::uint64_t stream_id, GuardedChunk chunk) {
-    chunks_[{stream_id, chunk.bytes}].push_back({chunk, next_order_++});
+    const Key key{stream_id, chunk.bytes};
+    by_order_.emplace_hint(by_order_.end(), next_order_, key);
+    chunks_[key].push_back({chunk, next_order_++});
     bytes_ += chunk.bytes;
 }
 
@@ -15,24 +16,25 @@ GuardedChunk ChunkCache::take(std::uint64_t stream_id, Bytes least_bytes, Bytes 
     if (above == chunks_.begin()) { return {}; }
     const auto found = std::prev(above);
     if (found->first.first != stream_id || found->first.second < least_bytes) { return {}; }
-    const GuardedChunk chunk = found->second.back().chunk;
+    const Entry entry = found->second.back();
     found->second.pop_back();
-    if (found->second.empty()) { chunks_.erase(found); }
-    bytes_ -= chunk.bytes;
-    return chunk;
+    taken(found, entry);
+    return entry.chunk;
 }
 
 GuardedChunk ChunkCache::take_oldest() {
-    const auto oldest =
-        std::min_element(chunks_.begin(), chunks_.end(), [](const auto& a, const auto& b) {
-            return a.second.front().order < b.second.front().order;
-        });
-    if (oldest == chunks_.end()) { return {}; }
-    const GuardedChunk chunk = oldest->second.front().chunk;
-    oldest->second.pop_front();
-    if (oldest->second.empty()) { chunks_.erase(oldest); }
-    bytes_ -= chunk.bytes;
-    return chunk;
+    if (by_order_.empty()) { return {}; }
+    const auto found = chunks_.find(by_order_.begin()->second);
+    const Entry entry = found->second.front();
+    found->second.pop_front();
+    taken(found, entry);
+    return entry.chunk;
+}
+
+void ChunkCache::taken(Chunks::iterator from, const Entry& entry) {
+    if (from->second.empty()) { chunks_.erase(from); }
+    by_order_.erase(entry.order);
+    bytes_ -= entry.chunk.bytes;
 }
 
 Bytes ChunkCache::recounted_bytes() const {

@@ -16,7 +16,7 @@ namespace gma {
 
 struct GuardedChunk {
     Handle handle{};
-    Bytes bytes = 0;         // a power of two of pages
+    Bytes bytes = 0;         // whole pages
     bool patterned = false;  // it holds the pattern, all of it, unless someone writes freed memory
     bool mapped = false;
     LedgerEntry tensor;      // that had it last, if any is known
@@ -39,8 +39,12 @@ private:
         GuardedChunk chunk;
         std::uint64_t order;
     };
-    using Key = std::pair<std::uint64_t, Bytes>;  // stream id, chunk bytes
-    std::map<Key, std::deque<Entry>> chunks_;     // none is empty
+    using Key = std::pair<std::uint64_t, Bytes>;      // stream id, chunk bytes
+    using Chunks = std::map<Key, std::deque<Entry>>;  // none is empty
+    void taken(Chunks::iterator from, const Entry& entry);
+
+    Chunks chunks_;
+    std::map<std::uint64_t, Key> by_order_;  // the same
     Bytes bytes_ = 0;
     std::uint64_t next_order_ = 0;
 };

@@ -1,7 +1,6 @@
 #include "core/guarded_memory.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "core/segment_store.h"
@@ -35,7 +34,7 @@ Bytes GuardedMemory::block_bytes(Bytes requested_bytes) const {
 }
 
 Result<Address> GuardedMemory::obtain(Bytes block_bytes, const Request& request) {
-    if (held_bytes(block_bytes) > limit_bytes_) {
+    if (in_use_bytes_ + stuck_bytes_ + held_bytes(block_bytes) > limit_bytes_) {
         return Status(Code::OutOfMemory, "the limit allows no more memory");
     }
     Result<Window> window = open(block_bytes, request);
@@ -72,36 +71,42 @@ Result<GuardedMemory::Window> GuardedMemory::open(Bytes block_bytes, const Reque
     return window;
 }
 
+// The driver's cost is per handle, for each pair: so one of just so many bytes. Where that would be
+// more than is kept it takes the place of others, unless to give back so much takes longer than to
+// map some of them.
 Status GuardedMemory::gather(Window& window) {
     for (Bytes missing = window.pages_bytes; missing > 0;) {
-        Result<GuardedChunk> chunk = next_chunk(window, missing);
-        if (!chunk) { return chunk.status(); }
-        window.chunks.push_back(*chunk);
-        missing -= chunk->bytes;
+        const Bytes wanted = std::min(missing, kMaxChunkBytes);
+        GuardedChunk chunk = cache_.take(window.stream_id, wanted, wanted);
+        const Bytes excess = chunk.bytes > 0 ? 0 : excess_bytes(window, missing, wanted);
+        if (excess > 0 && wanted > kMaxReplacedBytes) {
+            chunk = cache_.take(window.stream_id, wanted / 4, wanted);
+        }
+        if (chunk.bytes == 0) {
+            Result<GuardedChunk> made = new_chunk(wanted, excess);
+            if (!made) { return made.status(); }
+            chunk = *made;
+        }
+        window.chunks.push_back(chunk);
+        missing -= chunk.bytes;
     }
     return {};
 }
 
-// One of the cache that is large enough not to make many of the window, or a new one, or whatever
-// the cache has where the limit allows no new one.
-Result<GuardedChunk> GuardedMemory::next_chunk(const Window& window, Bytes missing_bytes) {
-    const Bytes wanted =
-        std::min(std::bit_floor(missing_bytes / page_bytes_) * page_bytes_, kMaxChunkBytes);
-    GuardedChunk cached = cache_.take(window.stream_id, std::max(wanted / 4, page_bytes_), wanted);
-    if (cached.bytes > 0) { return cached; }
-    Bytes held = in_use_bytes_ + cache_.bytes() + stuck_bytes_ + wanted;
-    for (const GuardedChunk& chunk : window.chunks) { held += chunk.bytes; }
-    if (held > limit_bytes_) {
-        if (held - limit_bytes_ > cache_.bytes()) {
-            cached = cache_.take(window.stream_id, page_bytes_, wanted);
-            if (cached.bytes > 0) { return cached; }
-            return Status(Code::OutOfMemory, "the limit allows no more memory");
-        }
-        if (Result<Bytes> gone = release_cached(held - limit_bytes_); !gone) {
-            return gone.status();
-        }
+// How much more than is kept would be held with a new handle.
+Bytes GuardedMemory::excess_bytes(const Window& window, Bytes missing_bytes,
+                                  Bytes new_bytes) const {
+    const Bytes in_use = in_use_bytes_ + window.pages_bytes - missing_bytes;
+    const Bytes most = most_held_bytes(std::max(in_use_peak_bytes_, in_use + missing_bytes));
+    const Bytes held = in_use + cache_.bytes() + stuck_bytes_ + new_bytes;
+    return held - std::min(held, most);
+}
+
+Result<GuardedChunk> GuardedMemory::new_chunk(Bytes bytes, Bytes excess_bytes) {
+    if (excess_bytes > 0) {
+        if (Result<Bytes> gone = release_cached(excess_bytes); !gone) { return gone.status(); }
     }
-    return create_chunk(wanted);
+    return create_chunk(bytes);
 }
 
 // A card that is full may have room for what the cache holds.
@@ -163,11 +168,17 @@ void GuardedMemory::check_reused(Window& window) {
     reused_blocks_.push_back(window.block);
 }
 
+// To wait costs 20 times what asking does, and most are done.
+Result<bool> GuardedMemory::ask(Check check, bool wait, std::vector<Finding>& findings) {
+    Result<bool> done = driver_.checked(check, false, findings);
+    return wait && done && !*done ? driver_.checked(check, true, findings) : done;
+}
+
 // The last tensor's addresses are told, not the new one's.
 bool GuardedMemory::collect_reused(Window& window, bool wait) {
     if (window.reused_check == Check{}) { return true; }
     std::vector<Finding> findings;
-    const Result<bool> done = driver_.checked(window.reused_check, wait, findings);
+    const Result<bool> done = ask(window.reused_check, wait, findings);
     if (done && !*done) { return false; }
     window.reused_check = {};
     unchecked_count_ += done ? 0 : 1;
@@ -232,10 +243,15 @@ Status GuardedMemory::close(Window& window, Addresses addresses) {
     return status;
 }
 
-// In all no more is held than the limit allows, and than was in use at most and a little more.
+// In all: no more than the limit allows, and than was in use at most and a little more.
+Bytes GuardedMemory::most_held_bytes(Bytes in_use_peak_bytes) const {
+    const Bytes more = std::max(kKeptBytes, in_use_peak_bytes / kKeptShare);
+    return std::min(limit_bytes_, in_use_peak_bytes + more);
+}
+
+// Of that, in the cache.
 Bytes GuardedMemory::kept_bytes() const {
-    const Bytes more = std::max(kKeptBytes, in_use_peak_bytes_ / kKeptShare);
-    const Bytes most = std::min(limit_bytes_, in_use_peak_bytes_ + more);
+    const Bytes most = most_held_bytes(in_use_peak_bytes_);
     return most - std::min(most, in_use_bytes_ + stuck_bytes_);
 }
 
@@ -297,7 +313,7 @@ void GuardedMemory::collect(Window& window) {
     collect_reused(window, true);
     if (window.check == Check{}) { return; }
     std::vector<Finding> findings;
-    const Result<bool> done = driver_.checked(std::exchange(window.check, {}), true, findings);
+    const Result<bool> done = ask(std::exchange(window.check, {}), true, findings);
     unchecked_count_ += done ? 0 : 1;
     if (window.spoiled) { return; }
     for (const Finding& finding : findings) {

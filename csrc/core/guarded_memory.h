@@ -5,7 +5,7 @@
 //                                                           but for its alignment
 //   guard:lower       [ block | gap ]
 //
-// The pages are handles that nobody else has, of powers of two of pages. What the tensor does not
+// The pages are handles that nobody else has: one, where it can be. What the tensor does not
 // fill of them holds kPattern from the first use to the free, which checks it. Then all of it is
 // filled with the pattern; once the fence of that has passed, the handles are unmapped and go to
 // the cache, and the window into quarantine. When a handle is used again its pages must still hold
@@ -79,9 +79,11 @@ public:
 
 private:
     static constexpr Bytes kMaxChunkBytes = 1_GiB;
-    // Held beyond what was in use at most: a quarter of it, and this at least.
-    static constexpr Bytes kKeptBytes = 256_MiB;
-    static constexpr Bytes kKeptShare = 4;
+    // Up to here a handle is released and another made in the time that two more take to map.
+    static constexpr Bytes kMaxReplacedBytes = 128_MiB;
+    // Held beyond what was in use at most: such a share of it, and this at least.
+    static constexpr Bytes kKeptBytes = 128_MiB;
+    static constexpr Bytes kKeptShare = 64;
 
     struct Window {
         Address begin = 0;
@@ -103,17 +105,20 @@ private:
 
     Result<Window> open(Bytes block_bytes, const Request& request);
     Status gather(Window& window);
-    Result<GuardedChunk> next_chunk(const Window& window, Bytes missing_bytes);
+    Bytes excess_bytes(const Window& window, Bytes missing_bytes, Bytes new_bytes) const;
+    Result<GuardedChunk> new_chunk(Bytes bytes, Bytes excess_bytes);
     Result<GuardedChunk> create_chunk(Bytes bytes);
     Status map(Window& window);
     Status fill_fresh(Window& window);
     void check_reused(Window& window);
+    Result<bool> ask(Check check, bool wait, std::vector<Finding>& findings);
     // False: the stream has not got there, and nobody waited.
     bool collect_reused(Window& window, bool wait);
     Status unmap(Window& window);
     // The handles go to the cache and the addresses to whom they belong next.
     enum class Addresses : std::uint8_t { Unused, Used };
     Status close(Window& window, Addresses addresses);
+    Bytes most_held_bytes(Bytes in_use_peak_bytes) const;
     Bytes kept_bytes() const;
     void collect(Window& window);
     static std::vector<ByteRange> gaps_of(const Window& window);

@@ -170,6 +170,58 @@ TEST_CASE("fresh memory costs one launch at most") {
     world.check_nothing_left();
 }
 
+TEST_CASE("a window is one handle, of whatever size there was room for") {
+    Guarded world("isolation:tensor,poison:off,scrub:off", 1_GiB);
+    const Stream stream = stream_at(1);
+    for (const Bytes pages : {5, 11, 5, 700, 11, 1400, 700}) {
+        REQUIRE(world.free(world.allocate(pages * kPage, stream)).ok());
+        world.driver.drain_all();
+    }
+    CHECK(world.driver.totals().count(Call::Map) == 7);
+    CHECK(world.driver.totals().count(Call::Create) == 4);
+    world.check_nothing_left();
+}
+
+TEST_CASE("small handles make room for one of another size, large ones are used in pieces") {
+    Guarded world("isolation:tensor,poison:off,scrub:off", 2_GiB);
+    const Stream stream = stream_at(1);
+    const auto count = [&](Call call) { return world.driver.totals().count(call); };
+    const auto round = [&](std::vector<Bytes> sizes) {
+        std::vector<Address> all;
+        for (const Bytes bytes : sizes) { all.push_back(world.allocate(bytes, stream)); }
+        return all;
+    };
+    const auto free_all = [&](const std::vector<Address>& all) {
+        for (const Address address : all) { REQUIRE(world.free(address).ok()); }
+        world.driver.drain_all();
+    };
+    free_all(round({100_MiB, 100_MiB, 100_MiB, 300_MiB}));  // in use, and kept for now: 600
+    std::uint64_t mapped = count(Call::Map);
+    free_all(round({110_MiB, 120_MiB}));  // the second one is beyond 728
+    CHECK(count(Call::Map) == mapped + 2);
+    CHECK(count(Call::Release) == 2);
+    CHECK(world.reserved_bytes() == 630_MiB);
+
+    mapped = count(Call::Map);
+    const Address whole = round({600_MiB}).front();  // of 300, 120, 110 and a new one of 70
+    CHECK(count(Call::Map) == mapped + 4);
+    CHECK(world.reserved_bytes() <= 728_MiB);
+    CHECK(world.is_mapped(whole));
+    CHECK(world.is_mapped(whole + 600_MiB - 1));
+    world.check_audit();
+
+    SUBCASE("one of which the driver keeps mapped") {
+        world.driver.fail_kind(Call::Unmap, 1, {}, 2);
+        free_all({whole});
+        static_cast<void>(world.allocate(16, stream));
+        world.check_audit();
+        CHECK(world.is_mapped(whole + 300_MiB));
+        CHECK(world.reserved_bytes() == world.driver.held_bytes(0));
+        world.driver.clear_faults();
+    }
+    world.check_nothing_left();
+}
+
 TEST_CASE("pages that the driver will not unmap are tried again") {
     for (const char* level : {"isolation:tensor", "isolation:strict"}) {
         Guarded world(level);
