@@ -35,19 +35,35 @@ class StockDoor:
         for setter, address in _C.stock_door_hooks().items():
             getattr(made.allocator(), setter)(address)
         torch_shim.install(self._torch, made.allocator())
-        if _C.options_in_force()["isolation"] != "off":
-            self._torch.cuda._lazy_call(self._tell_of_copies)
+        self._torch.cuda._lazy_call(self._tell_of_copies)
         return made
 
     def _tell_of_copies(self) -> None:
-        """PyTorch's own copies between devices need the access that isolation does not give."""
-        if self._torch.cuda.device_count() > 1:
+        """PyTorch's own copies of mapped memory need access from one device to the other."""
+        why = self._without_access()
+        if why:
             text = (
-                "gpumem_alloc: isolation lets no device reach another's memory, and the stock door "
-                "has no copy that does without: copy by the CPU, or take the bridge "
-                "(`python -m gpumem_alloc bridge status` says what it needs)"
+                f"gpumem_alloc: {why}, and the stock door has no copy that does without: copy by "
+                "the CPU, or take the bridge (`python -m gpumem_alloc bridge status` says what it "
+                "needs)"
             )
             warnings.warn_explicit(text, RuntimeWarning, *watch.user_place())
+
+    def _without_access(self) -> str:
+        """Say why devices do not reach each other's memory; "" where all do."""
+        cuda = self._torch.cuda
+        devices = range(cuda.device_count())
+        if len(devices) < 2:
+            return ""
+        if _C.options_in_force()["isolation"] != "off":
+            return "isolation lets no device reach another's memory"
+        if _C.options_in_force()["strategy"] != "paged":
+            return ""  # memory of cudaMalloc is copied between any two
+        for one in devices:
+            for other in devices:
+                if one != other and not cuda.can_device_access_peer(one, other):
+                    return f"GPU {one} cannot reach the memory of GPU {other}"
+        return ""
 
     def is_current(self) -> bool:
         """Whether PyTorch's CUDA memory comes from here."""

@@ -1,10 +1,11 @@
 """What runs where, and the promise that nothing is skipped in silence.
 
-Tests marked `gpu` are left out where there is no GPU, tests marked `network` where GMA_OFFLINE=1,
-tests marked `torch` where there is no CUDA build of torch, tests marked `traces` where the five
-larger recorded traces are not at hand (GPUMEM_ALLOC_TRACES), tests marked `library` where theirs is
-not installed; the report's head says so, and in CI that is an error for network and torch. A test
-that skips itself must be counted below, or the session fails.
+Tests marked `gpu` are left out where there is no GPU, tests marked `gpus(2)` where there are fewer,
+tests marked `network` where GMA_OFFLINE=1, tests marked `torch` where there is no CUDA build of
+torch, tests marked `traces` where the five larger recorded traces are not at hand
+(GPUMEM_ALLOC_TRACES), tests marked `library` where theirs is not installed; the report's head says
+so, and in CI that is an error for network and torch. A test that skips itself must be counted
+below, or the session fails.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from tests.recorded import HAS_TRACES  # noqa: E402
 from tests.rig.machine import Machine  # noqa: E402
 
 HAS_GPU = Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
+CARDS = [path for path in Path("/dev").glob("nvidia*") if path.name[6:].isdigit()]
+GPU_COUNT = len(CARDS) or int(HAS_GPU)
 _TORCH = importlib.util.find_spec("torch")
 HAS_TORCH = any(
     (Path(place) / "lib" / "libtorch_cuda.so").exists()
@@ -102,6 +105,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header() -> str:
     absences = (
         ("gpu", not HAS_GPU),
+        ("gpus(2)", GPU_COUNT < 2),
         ("network", OFFLINE),
         ("torch", not HAS_TORCH),
         ("traces", not HAS_TRACES),
@@ -114,12 +118,14 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     def belongs(item: pytest.Item) -> bool:
         no_gpu = item.get_closest_marker("gpu") is not None and not HAS_GPU
+        few_gpus = any(mark.args[0] > GPU_COUNT for mark in item.iter_markers("gpus"))
         no_network = item.get_closest_marker("network") is not None and OFFLINE
         no_torch = item.get_closest_marker("torch") is not None and not HAS_TORCH
         no_traces = item.get_closest_marker("traces") is not None and not HAS_TRACES
         asked = {name for mark in item.iter_markers("library") for name in mark.args}
         assert asked <= set(LIBRARIES), asked
-        return not (no_gpu or no_network or no_torch or no_traces or asked & set(MISSING))
+        absent = no_gpu or few_gpus or no_network or no_torch or no_traces
+        return not (absent or asked & set(MISSING))
 
     left_out = [item for item in items if not belongs(item)]
     items[:] = [item for item in items if belongs(item)]
@@ -136,6 +142,20 @@ def root() -> Path:
 def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
     """A machine with a card: the stand-in everywhere, the real one with `-m gpu`."""
     made = Machine(request.param)
+    yield made
+    made.close()
+
+
+TWO_CARDS = [
+    pytest.param("rig", id="two on the rig"),
+    pytest.param("gpu", id="two gpus", marks=[pytest.mark.gpu, pytest.mark.gpus(2)]),
+]
+
+
+@pytest.fixture(scope="session", params=TWO_CARDS)
+def pair(request: pytest.FixtureRequest) -> Iterator[Machine]:
+    """A machine with two cards: the stand-in everywhere, the real one where it has two."""
+    made = Machine(request.param, door="bridge", settings={"RIG_DEVICES": "2"})
     yield made
     made.close()
 

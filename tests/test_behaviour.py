@@ -36,7 +36,7 @@ def cases() -> list[object]:
             allocator,
             row,
             id=f"{machine}-{allocator}-{row.name}",
-            marks=[pytest.mark.gpu] if machine == "gpu" else [],
+            marks=[pytest.mark.gpu, pytest.mark.gpus(row.cards)] if machine == "gpu" else [],
         )
         for machine in ("rig", "gpu")
         for allocator in ALLOCATORS

@@ -112,6 +112,8 @@ private:
         return result == CUDA_SUCCESS ? Status() : cuda_failure(api_, result, text());
     }
 
+    Result<Event> record_here(int device, Stream stream);
+    Result<int> device_of(Stream stream);
     CUresult create_handle(int device, Bytes bytes, Reach reach,
                            CUmemGenericAllocationHandle* handle);
     int device_of(Address address);
@@ -278,9 +280,33 @@ Status CudaDriver::free(int device, Address address) {
         [&] { return "cuMemFree(device " + std::to_string(device) + ")"; });
 }
 
+// A stream of another device, on which this one's memory was used, takes only events of its own.
+Result<Event> CudaDriver::record(int device, Stream stream) {
+    Result<Event> event = record_here(device, stream);
+    if (event || event.status().driver_code() != static_cast<int>(CUDA_ERROR_INVALID_HANDLE)) {
+        return event;
+    }
+    const Result<int> owner = device_of(stream);
+    return owner && *owner != device ? record_here(*owner, stream) : event;
+}
+
+Result<int> CudaDriver::device_of(Stream stream) {
+    CUcontext context = nullptr;
+    CUcontext before = nullptr;
+    CUdevice device = 0;
+    CUresult result = api_.cuStreamGetCtx(cuda_stream(stream), &context);
+    if (result == CUDA_SUCCESS) { result = api_.cuCtxGetCurrent(&before); }
+    if (result == CUDA_SUCCESS) { result = api_.cuCtxSetCurrent(context); }
+    if (result != CUDA_SUCCESS) { return cuda_failure(api_, result, "cuStreamGetCtx"); }
+    result = api_.cuCtxGetDevice(&device);
+    static_cast<void>(api_.cuCtxSetCurrent(before));
+    if (result != CUDA_SUCCESS) { return cuda_failure(api_, result, "cuCtxGetDevice"); }
+    return int{device};
+}
+
 // Not under RelaxedCapture: an event of a capturing stream would become a part of its graph, and
 // that must be an error, not a surprise.
-Result<Event> CudaDriver::record(int device, Stream stream) {
+Result<Event> CudaDriver::record_here(int device, Stream stream) {
     const CurrentContext context(contexts_, device);
     if (!context.status().ok()) { return context.status(); }
     Result<CudaEvents::Entry*> entry = events_.take(device);

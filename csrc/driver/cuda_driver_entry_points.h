@@ -24,6 +24,7 @@ namespace gma {
     X(cuDevicePrimaryCtxRelease, 11000)      \
     X(cuCtxGetCurrent, 4000)                 \
     X(cuCtxSetCurrent, 4000)                 \
+    X(cuCtxGetDevice, 2000)                  \
     X(cuCtxSynchronize, 2000)                \
     X(cuMemGetInfo, 3020)                    \
     X(cuMemAlloc, 3020)                      \
@@ -53,6 +54,7 @@ namespace gma {
     X(cuEventQuery, 2000)                    \
     X(cuEventSynchronize, 2000)              \
     X(cuStreamWaitEvent, 3020)               \
+    X(cuStreamGetCtx, 9020)                  \
     X(cuStreamGetId, 12000)                  \
     X(cuStreamIsCapturing, 10000)            \
     X(cuThreadExchangeStreamCaptureMode, 10010)

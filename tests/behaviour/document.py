@@ -17,9 +17,8 @@ Written by `python -m tests.behaviour --write` from the tables in `tests/behavio
 
 Each behaviour is a few lines of Python that use only PyTorch's own names. The same lines are run
 with PyTorch's allocator and with ours, in place of it through the bridge, on a stand-in card and,
-with `pytest -m gpu`, on a real one; those with two cards run on stand-ins alone. A row below is one
-where ours is meant to differ: there the lines must fail with ours, and other lines must hold
-instead.
+with `pytest -m gpu`, on a real one, those with two cards on two. A row below is one where ours is
+meant to differ: there the lines must fail with ours, and other lines must hold instead.
 """
 
 

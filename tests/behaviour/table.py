@@ -45,7 +45,7 @@ class Behaviour:
     check: Check
     group: str
     gpu: bool = False  # needs kernels or a driver's real answers; otherwise the stand-in does too
-    rig: bool = False  # needs a machine that a test may make up, such as one of two cards
+    cards: int = 1  # so many must be there
     since: Version = (2, 11)
     alone: bool = False  # wants a process of its own
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -55,7 +55,7 @@ class Behaviour:
 
     def runs_on(self, machine: str) -> bool:
         """Whether the machine, `rig` or `gpu`, can show it."""
-        return not (self.gpu if machine == "rig" else self.rig)
+        return not (self.gpu and machine == "rig")
 
     @property
     def name(self) -> str:
@@ -75,10 +75,14 @@ class Behaviour:
 _behaviours: list[Behaviour] = []
 
 
+def _cards(count: int) -> dict[str, str]:
+    return {} if count == 1 else {"RIG_DEVICES": str(count)}
+
+
 def behaviour(
     *,
     gpu: bool = False,
-    rig: bool = False,
+    cards: int = 1,
     since: Version = (2, 11),
     alone: bool = False,
     env: Mapping[str, str] | None = None,
@@ -92,10 +96,10 @@ def behaviour(
             check=check,
             group=check.__module__.rpartition(".")[2],
             gpu=gpu,
-            rig=rig,
+            cards=cards,
             since=since,
             alone=alone or exit_code is not None,
-            env=MappingProxyType(dict(env or {})),
+            env=MappingProxyType({**_cards(cards), **(env or {})}),
             exit_code=exit_code,
             stderr=stderr,
         )

@@ -65,7 +65,7 @@ RIG_EXPORT CUresult cuDeviceTotalMem(std::size_t* bytes, CUdevice) {
     return CUDA_SUCCESS;
 }
 RIG_EXPORT CUresult cuDeviceCanAccessPeer(int* can, CUdevice, CUdevice) {
-    *can = 1;
+    *can = rig::settings().has_peers ? 1 : 0;
     return CUDA_SUCCESS;
 }
 RIG_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* active) {
@@ -154,6 +154,14 @@ RIG_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, std::size_t bytes,
     }
     return CUDA_SUCCESS;
 }
+RIG_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
+                                   CUdeviceptr address) {
+    RIG_COUNT();
+    if (rig::owner_of(address).device < 0) { return CUDA_ERROR_INVALID_VALUE; }
+    *flags = rig::reachable(location->id, address, 1) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                                      : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return CUDA_SUCCESS;
+}
 // It counts as no use of the handle: nobody here gives back what was retained.
 RIG_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle,
                                                 void* address) {
@@ -217,6 +225,11 @@ RIG_EXPORT CUresult cuStreamGetId(CUstream stream, unsigned long long* id) {
     // A capturing stream has an id and tells it to nobody: seen on driver 580.
     return rig::forbid_in_capture(number(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
+RIG_EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
+    RIG_COUNT();
+    *context = context_of(rig::device_of_stream(number(stream)));
+    return CUDA_SUCCESS;
+}
 RIG_EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
     switch (rig::capture(number(stream))) {
         case rig::Capture::None:
@@ -267,6 +280,7 @@ RIG_EXPORT CUresult cuEventDestroy(CUevent event) {
 }
 RIG_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
     RIG_COUNT();
+    if (!rig::of_one_device(number(event), number(stream))) { return CUDA_ERROR_INVALID_HANDLE; }
     rig::record(number(event), number(stream));
     return CUDA_SUCCESS;
 }

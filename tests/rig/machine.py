@@ -31,12 +31,15 @@ class Run:
 class Machine:
     """A machine, `rig` or `gpu`, with a process that has torch imported (zygote.py).
 
-    `door` is what enable() takes there by itself.
+    `door` is what enable() takes there by itself, `settings` are variables of the stand-in.
     """
 
-    def __init__(self, kind: str, door: str = "stock") -> None:
+    def __init__(
+        self, kind: str, door: str = "stock", settings: Mapping[str, str] | None = None
+    ) -> None:
         self.kind = kind
         self.door = door
+        self.settings = dict(settings or {})
         self._zygote: subprocess.Popen[str] | None = None
         self._count = 0
         self._folder = tempfile.TemporaryDirectory(prefix="gpumem_alloc-machine-")
@@ -105,6 +108,7 @@ class Machine:
         )
         if self.kind == "rig":
             rig = build()
+            clean |= self.settings
             clean["LD_PRELOAD"] = str(rig.preload)
             library_path = clean.get("LD_LIBRARY_PATH", "")
             clean["LD_LIBRARY_PATH"] = os.pathsep.join(

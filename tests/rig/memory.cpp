@@ -295,7 +295,7 @@ CUresult allocate(int device, std::size_t bytes, CUdeviceptr* address) {
     if (result == CUDA_SUCCESS) {
         result = map(*address, rounded, handle);
         set_access(*address, rounded, device, true);
-        for (int peer = 0; peer < settings().device_count; ++peer) {
+        for (int peer = 0; settings().has_peers && peer < settings().device_count; ++peer) {
             set_access(*address, rounded, peer, true);
         }
     }

@@ -94,3 +94,19 @@ def forbid_taking_descriptors() -> None:
     set_no_new_privileges, set_seccomp, with_filter = 38, 22, 2
     assert libc.prctl(set_no_new_privileges, 1, 0, 0, 0) == 0
     assert libc.prctl(set_seccomp, with_filter, ctypes.byref(Program(4, steps)), 0, 0) == 0
+
+
+def elsewhere(inbox: Any, outbox: Any, device: int) -> None:
+    """Copy what comes to a device of our own, say what it is there, and write to it from there."""
+    signal.alarm(_SECONDS)
+    gpumem_alloc.enable(door="bridge")
+    torch.cuda.set_device(device)
+    while (item := inbox.get()) is not None:
+        copy = item.to(f"cuda:{device}")
+        outbox.put((item.device.index, copy.device.index, int(copy.cpu().sum(dtype=torch.int64))))
+        item.copy_(torch.full(item.shape, 8, dtype=item.dtype).to(copy.device))
+        torch.cuda.synchronize(device)
+        torch.cuda.synchronize(item.device)
+        outbox.put("written")
+        del item, copy
+    gpumem_alloc.audit()

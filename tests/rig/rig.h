@@ -26,6 +26,7 @@ struct Settings {
     int device_count;            // RIG_DEVICES, default 1
     bool has_mapping;            // RIG_NO_MAPPING=1 hides virtual memory management
     bool has_export;             // RIG_NO_EXPORT=1 hides file descriptors for memory
+    bool has_peers;              // RIG_NO_PEERS=1: no card can reach another's memory
 };
 const Settings& settings();
 int& current_device();  // of this thread
@@ -83,6 +84,8 @@ Owner owner_of(CUdeviceptr address);
 std::uintptr_t create_stream();
 void destroy_stream(std::uintptr_t stream);
 std::uint64_t stream_id(std::uintptr_t stream);
+int device_of_stream(std::uintptr_t stream);
+bool of_one_device(std::uintptr_t event, std::uintptr_t stream);  // else it cannot be recorded
 void set_slow(std::uintptr_t stream, bool slow);
 // Done at once, or when the stream gets there. It must not call the timeline.
 void enqueue(std::uintptr_t stream, std::function<void()> work);

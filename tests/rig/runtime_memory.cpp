@@ -130,7 +130,7 @@ RIG_EXPORT cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribu
     return cudaSuccess;
 }
 RIG_EXPORT cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
-    *can = 1;
+    *can = rig::settings().has_peers ? 1 : 0;
     return cudaSuccess;
 }
 RIG_EXPORT cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
@@ -230,6 +230,7 @@ RIG_EXPORT cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t b
 RIG_EXPORT cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from,
                                            int from_device, std::size_t bytes,
                                            cudaStream_t stream) {
+    RIG_COUNT();
     rig::enqueue(reinterpret_cast<std::uintptr_t>(stream), [=] {
         std::vector<char> staged(bytes);
         rig::copy(from_device, staged.data(), from, bytes);

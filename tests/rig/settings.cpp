@@ -18,6 +18,7 @@ const Settings& settings() {
         static_cast<int>(from_environment("RIG_DEVICES", 1)),
         from_environment("RIG_NO_MAPPING", 0) == 0,
         from_environment("RIG_NO_EXPORT", 0) == 0,
+        from_environment("RIG_NO_PEERS", 0) == 0,
     };
     return kSettings;
 }

@@ -21,6 +21,7 @@ struct Work {
 };
 struct StreamState {
     std::uint64_t id = 0;
+    int device = 0;
     std::uint64_t queued = 0;
     std::uint64_t done = 0;
     bool slow = false;
@@ -31,6 +32,7 @@ struct StreamState {
 struct EventState {
     std::vector<Point> after;  // empty: never recorded, which counts as passed
     bool captured = false;
+    int device = 0;
 };
 
 struct Timeline {
@@ -42,7 +44,10 @@ struct Timeline {
 
     StreamState& stream(std::uintptr_t handle) {
         StreamState& state = streams[handle];
-        if (state.id == 0) { state.id = next_id++; }
+        if (state.id == 0) {
+            state.id = next_id++;
+            state.device = current_device();
+        }
         return state;
     }
     bool reached(const Point& point) {
@@ -119,6 +124,18 @@ std::uint64_t stream_id(std::uintptr_t stream) {
     return all.stream(key(stream)).id;
 }
 
+int device_of_stream(std::uintptr_t stream) {
+    Timeline& all = timeline();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    return all.stream(key(stream)).device;
+}
+
+bool of_one_device(std::uintptr_t event, std::uintptr_t stream) {
+    Timeline& all = timeline();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    return all.events[event].device == all.stream(key(stream)).device;
+}
+
 void set_slow(std::uintptr_t stream, bool slow) {
     Timeline& all = timeline();
     const std::lock_guard<std::mutex> lock(all.mutex);
@@ -163,7 +180,7 @@ std::uintptr_t create_event() {
     Timeline& all = timeline();
     const std::lock_guard<std::mutex> lock(all.mutex);
     const std::uintptr_t handle = all.next += 16;
-    all.events[handle] = {};
+    all.events[handle].device = current_device();
     return handle;
 }
 
