@@ -28,6 +28,13 @@ def torch_version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
+def marks(machine: str, row: Behaviour) -> list[pytest.MarkDecorator]:
+    """What a behaviour needs of a machine."""
+    if machine == "rig":
+        return []
+    return [pytest.mark.gpu, *([pytest.mark.gpus(row.cards)] if row.cards > 1 else [])]
+
+
 def cases() -> list[object]:
     """Every behaviour that this torch has, on each machine that can show it."""
     return [
@@ -36,7 +43,7 @@ def cases() -> list[object]:
             allocator,
             row,
             id=f"{machine}-{allocator}-{row.name}",
-            marks=[pytest.mark.gpu, pytest.mark.gpus(row.cards)] if machine == "gpu" else [],
+            marks=marks(machine, row),
         )
         for machine in ("rig", "gpu")
         for allocator in ALLOCATORS

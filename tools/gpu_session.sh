@@ -3,7 +3,7 @@
 #
 #   tools/gpu_session.sh [STAGE...]
 #
-# Stages, in this order, all but `checks` where none is named:
+# Stages, in this order, all but `checks` and `ranks` where none is named:
 #   build        the module, the bridge and the programs below, with what is installed
 #   conformance  the driver's conformance suite on the card
 #   oom          out of memory through the stock door, shown
@@ -14,6 +14,8 @@
 #                runs again alone, as some tests watch the whole card
 #   stress       100,000 random operations while chunks move
 #   isolation    every promise of the no-sharing mode as an attack, at each level, and known bugs
+#   ranks        where there are two GPUs at least: tests that need them, then programs with a
+#                process for each; RANKS="..." are arguments of `bench ranks`; only where it is named
 #   sanitizer    10,000 of them under compute-sanitizer's memcheck
 #   hostcost     what memory costs on the host, ours against PyTorch's; HOSTCOST="..." likewise
 #   scale        the same against the number of blocks, streams, threads, bytes held
@@ -124,6 +126,16 @@ stage_isolation() {
     return $status
 }
 
+stage_ranks() {
+    local status=0
+    pytest_gpu -rA -m gpus >"$out/ranks_tests.txt" 2>&1 || status=1
+    grep -E "^(FAILED|ERROR)|passed|failed" "$out/ranks_tests.txt"
+    # shellcheck disable=SC2086  # RANKS is several words
+    "$python" -m gpumem_alloc bench ranks --out "$out/ranks.json" ${RANKS:-} | tee "$out/ranks.txt"
+    [ "${PIPESTATUS[0]}" -eq 0 ] || status=1
+    return $status
+}
+
 stage_sanitizer() {
     compute-sanitizer --tool memcheck --error-exitcode 9 \
         "$build/tests/gpu/gpu_stress" 10000 512 1
@@ -159,7 +171,7 @@ fi
 
 declare -A seconds=([build]=240 [conformance]=60 [oom]=120 [tests]=300 [behaviour]=300
                     [programs]=300 [stress]=240 [isolation]=400 [sanitizer]=240 [hostcost]=200 [scale]=150 [bench]=540
-                    [checks]=420)
+                    [checks]=420 [ranks]=480)
 all=(conformance oom tests behaviour programs stress isolation sanitizer hostcost scale bench)
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=("${all[@]}")
@@ -170,7 +182,7 @@ done
 failed=0
 {
     run_stage build "${seconds[build]}" || failed=1
-    for name in checks "${all[@]}"; do
+    for name in checks ranks "${all[@]}"; do
         [[ " ${wanted[*]} " == *" $name "* ]] || continue
         run_stage "$name" "${seconds[$name]}" || failed=$((failed + 1))
     done
