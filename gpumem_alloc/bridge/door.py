@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from gpumem_alloc import _C, sharing, watch
+from gpumem_alloc import _C, nccl, sharing, watch
 from gpumem_alloc.bridge import facts, load, obtain
 from gpumem_alloc.bridge.errors import BridgeError
 
@@ -45,6 +45,7 @@ class BridgeDoor:
     def make(self) -> Any:
         """Return the object for torch.cuda.memory.change_current_allocator()."""
         sharing.install()
+        nccl.keep_registration_off()
         made = self._torch.cuda.memory._CUDAAllocator(self._module.allocator())
         functions = self._torch._C
         functions._cuda_changeCurrentAllocator = self._installing(
