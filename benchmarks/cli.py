@@ -151,7 +151,9 @@ def ranks(
     allocators: Annotated[
         str, typer.Option(help="Names with commas between them.")
     ] = "native,expandable,paged",
-    rounds: Annotated[int, typer.Option(min=1)] = 1,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="At one, losses that differ are not comparable.")
+    ] = 2,
     steps: Annotated[
         int | None, typer.Option(min=3, help="Of each program; the last one is not timed.")
     ] = None,

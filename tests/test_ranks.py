@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,9 +63,10 @@ def test_equal_work_gets_equal_addresses_on_all_ranks(rig: Machine) -> None:
     equal, other = rows[:2], rows[2:]
     assert all(row["requests"] > 20 and row["reserved_peak_bytes"] > 24 * MIB for row in equal)
     assert equal[0]["places"] == equal[1]["places"]
+    assert equal[0]["asked"] == equal[1]["asked"]
     assert equal[0]["reserved_peak_bytes"] == equal[1]["reserved_peak_bytes"]
     assert ranks_table.odd(equal) == {}
-    assert set(ranks_table.odd(other)) == {0, 1}  # of two, neither is the usual one
+    assert ranks_table.odd(other) == dict.fromkeys((0, 1), "other requests")  # none is the usual
 
 
 def uneven(rank: program.Rank) -> None:
@@ -106,7 +108,8 @@ def row(rank: int, allocator: str = "paged", **changes: Any) -> dict[str, Any]:
     ("changes", "why"),
     [
         ({}, None),
-        ({"places": "cc"}, "other addresses"),
+        ({"places": "cc"}, "other places"),
+        ({"places": "cc", "asked": "x"}, "other requests"),
         ({"reserved_peak_bytes": 102 * MIB}, "another peak"),
         ({"card": {"peak_bytes": 1060 * MIB}}, "another peak of the card"),
         ({"card": {"peak_bytes": 1040 * MIB}}, None),
@@ -128,12 +131,30 @@ def test_ranks_that_are_meant_to_differ_are_not_odd() -> None:
 
 def test_the_table_compares_a_rank_with_natives() -> None:
     slow = {"step_ms": [9.0, 4.0, 4.0, 4.0], "card": {"peak_bytes": 2000 * MIB}}
-    rows = [*(row(rank, "native", **slow) for rank in (0, 1)), row(0), row(1, losses=["0x1p+1"])]
+    rows = [*(row(rank, "native", **slow) for rank in (0, 1)), row(0), row(1)]
     text = ranks_table.render(rows)
-    assert "| ddp | ours, paged | 0 | 2.0 | 0.500 | 1,000 | 0.50 | 90 | equal | equal |" in text
-    assert "| **differ** |" in text
-    assert "| ddp | PyTorch default | 0 | 4.0 | 1.000 | 2,000 | 1.00 | 90 | – | equal |" in text
+    assert "| ddp | ours, paged | 0 | 2.0 | 0.500 | 1,000 | 0.50 | 90 | equal | same add" in text
+    assert "| ddp | PyTorch default | 0 | 4.0 | 1.000 | 2,000 | 1.00 | 90 | – | same add" in text
     assert ranks_table.render([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("natives", "ours", "said"),
+    [
+        (["1"], "1", "equal"),
+        (["1", "1"], "1", "equal"),
+        (["1", "1"], "2", "**differ**"),
+        (["1"], "2", "not comparable"),  # native may differ from itself
+        (["1", "2"], "2", "not comparable"),
+        ([], "1", "–"),
+    ],
+)
+def test_losses_are_compared_where_natives_are_always_the_same(
+    natives: list[str], ours: str, said: str
+) -> None:
+    mine = [row(0, losses=[ours], round=number) for number in range(2)]
+    rows = [row(0, "native", losses=[each], round=n) for n, each in enumerate(natives)]
+    assert ranks_table.losses([*rows, *mine], mine) == said
 
 
 def test_the_table_shows_a_cut_model_beside_the_whole_one() -> None:
@@ -142,11 +163,80 @@ def test_the_table_shows_a_cut_model_beside_the_whole_one() -> None:
     assert "| ddp | ours, paged | 4 | 2.0 | 3.0 | 90 | 160 | 5.0e-01 |" in text
 
 
-def test_addresses_are_compared_from_each_streams_first() -> None:
+def test_places_are_compared_from_where_each_segment_begins() -> None:
     def entry(address: int, stream: int = 0, size: int = 512) -> dict[str, int]:
         return {"addr": address, "stream": stream, "size": size}
 
-    here = program.addresses_of([entry(1000), entry(2000), entry(9000, 7)])
-    there = program.addresses_of([entry(5000), entry(6000), entry(100, 8)])
-    assert here["places"] == there["places"] != program.addresses_of([entry(1), entry(2)])["places"]
+    def found(begins: list[int], made: list[dict[str, int]]) -> dict[str, Any]:
+        return program.addresses_of(made, [{"address": at, "total_size": 4000} for at in begins])
+
+    here = found([1000, 9000], [entry(2000), entry(1000), entry(9500, 7), entry(70_000)])
+    there = found([20_000, 5000], [entry(6000), entry(5000), entry(20_500, 8), entry(90_000)])
+    assert here["places"] == there["places"]
+    assert here["asked"] == there["asked"]
     assert here["addresses"] != there["addresses"]
+    other = found([1000, 9000], [entry(2000), entry(1512), entry(9500, 7), entry(70_000)])
+    assert other["places"] != here["places"]
+    assert other["asked"] == here["asked"]
+    on_one = found([1000, 9000], [entry(2000), entry(1000), entry(9500), entry(70_000)])
+    assert on_one["places"] == here["places"]
+    assert on_one["asked"] != here["asked"]
+
+
+# --- with NCCL, on GPUs ---------------------------------------------------------------------------
+
+# Small chunks and no slack, so that memory moves.
+CHECKED = {"native": "native", "ours": "paged:max_chunk_mb=2;slack_percent=0@bridge"}
+CHECKS = ("MOVED", "REGISTERED_POOLS", "SYMMETRIC", "SYMMETRIC_POOL")
+
+
+@pytest.fixture(scope="module")
+def checked() -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """What two ranks found under each allocator: NCCL's checks, then those with a setting."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    setting = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}
+    for name, allocator in CHECKED.items():
+        for checks, environment in ((CHECKS, {}), (("NOT_REGISTERED",), setting)):
+            programs = [f"tests.ranks.collectives:{check}" for check in checks]
+            rows = launch.run(programs, allocator, 2, seconds=90, environment=environment)
+            for each in rows:
+                key = name, each["program"].rpartition(":")[2]
+                found.setdefault(key, []).append(each)
+    return found
+
+
+@pytest.mark.gpu
+@pytest.mark.gpus(2)
+@pytest.mark.torch
+@pytest.mark.usefixtures("bridge")
+@pytest.mark.parametrize("check", [*CHECKS, "NOT_REGISTERED"])
+@pytest.mark.parametrize("allocator", CHECKED)
+def test_collectives_of_two_ranks(checked: Any, allocator: str, check: str) -> None:
+    rows = checked[allocator, check]
+    print([{key: value for key, value in row.items() if key != "card"} for row in rows])
+    assert [row.get("error") for row in rows] == [None, None]
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("bridge")
+def test_registration_of_all_memory_is_taken_back_where_memory_moves(rig: Machine) -> None:
+    code = """
+        import os, gpumem_alloc
+        gpumem_alloc.enable(door="bridge", STRATEGY)
+        print("TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK" in os.environ)
+    """
+    setting = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
+    for strategy, value, stays, told in (
+        ("", "1", False, 1),
+        ('isolation="tensor"', "1", False, 1),
+        ('strategy="split"', "1", True, 0),
+        ("", "0", True, 0),
+    ):
+        run = rig.run(code.replace("STRATEGY", strategy), env={setting: value})
+        assert run.stdout.strip() == str(stays)
+        assert run.stderr.count("is taken back") == told, run.stderr
+
+
+def test_nothing_of_ours_asks_for_multicast(root: Path) -> None:
+    texts = [path.read_text() for path in (root / "csrc").rglob("*") if path.is_file()]
+    assert not any("cuMulticast" in text for text in texts)

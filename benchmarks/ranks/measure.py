@@ -1,7 +1,11 @@
-"""What `bench ranks` does: each program on all ranks under each allocator, in turns."""
+"""What `bench ranks` does: each program on all ranks under each allocator, in turns.
+
+Each has processes of its own: what one program leaves behind would be another's start.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,8 +66,9 @@ def bench(
     machine = environment() | {"gpus": visible_devices()}
     rows: list[Figures] = []
     for number in range(rounds):
-        for allocator in allocators if number % 2 == 0 else [*allocators][::-1]:
-            made = launch.run(programs, allocator, count, steps=steps)
+        order = allocators if number % 2 == 0 else [*allocators][::-1]
+        for program, allocator in itertools.product(programs, order):
+            made = launch.run([program], allocator, count, steps=steps)
             rows += [row | {"round": number} for row in made]
             host_process.write(rows, out, machine, command=command_line())
     print(json.dumps({"machine": machine, "rows": rows}) if as_json else text(rows))

@@ -7,11 +7,12 @@ that ranks can be compared by the addresses that they get.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import hashlib
 import importlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,8 @@ from ..workloads import WORKLOADS
 
 Figures = dict[str, Any]
 MOST_ENTRIES = 1_000_000  # of the last step's history
+NO_ADDRESSES: Figures = {"asked": None, "addresses": None, "places": None}
+GONE = -1  # in place of a segment's address
 
 
 @dataclass
@@ -68,34 +71,52 @@ class Rank:
             self.torch.distributed.barrier()
 
     def addresses(self) -> Figures:
-        """Return what the last step asked for and got, as two digests; ends the recording.
-
-        `addresses` is of the addresses themselves, `places` of how far each is from the first one
-        of its stream, so that it does not matter where the driver put a stream's memory.
-        """
+        """Return what the last step asked for and got, as digests; ends the recording."""
         memory = self.torch.cuda.memory
         try:
-            traces = memory._snapshot()["device_traces"]
+            found = memory._snapshot()
             memory._record_memory_history(None)
         except RuntimeError:
-            return {"addresses": None, "places": None}
-        entries = traces[self.device.index] if self.device.index < len(traces) else []
+            return NO_ADDRESSES
+        traces, here = found["device_traces"], self.device.index
+        entries = traces[here] if here < len(traces) else []
         made = [entry for entry in entries if entry["action"] == "alloc"]
-        return addresses_of(made) if made else {"addresses": None, "places": None}
+        segments = [each for each in found["segments"] if each["device"] == here]
+        return addresses_of(made, segments) if made else NO_ADDRESSES
 
 
-def addresses_of(made: list[Figures]) -> Figures:
-    """Digest a history's allocations."""
-    bases: dict[int, int] = {}
-    for entry in made:
-        bases[entry["stream"]] = min(entry["addr"], bases.get(entry["stream"], entry["addr"]))
-    numbers = {stream: number for number, stream in enumerate(bases)}
-    addresses = [(entry["addr"], entry["size"]) for entry in made]
-    places = [
-        (numbers[entry["stream"]], entry["addr"] - bases[entry["stream"]], entry["size"])
-        for entry in made
-    ]
-    return {"addresses": digest(addresses), "places": digest(places), "requests": len(made)}
+def addresses_of(made: list[Figures], segments: list[Figures]) -> Figures:
+    """Digest a history's allocations, against the segments at its end.
+
+    `asked` is of the sizes, each with the number of its stream; `addresses` is of the addresses
+    themselves; `places` is of how far each is into its segment, with the segment's number, so that
+    it does not matter where the driver put a segment. Streams and segments are numbered by their
+    first use. What lies in none, since its segment is gone, counts from the lowest such address.
+    """
+    ends = {each["address"]: each["address"] + each["total_size"] for each in segments}
+    begins = sorted(ends)
+
+    def segment_of(address: int) -> int:
+        at = bisect.bisect_right(begins, address) - 1
+        return begins[at] if at >= 0 and address < ends[begins[at]] else GONE
+
+    found = [segment_of(entry["addr"]) for entry in made]
+    lost = [entry["addr"] for entry, begin in zip(made, found, strict=True) if begin == GONE]
+    streams = numbered(entry["stream"] for entry in made)
+    numbers = numbered(found)
+    asked, addresses, places = [], [], []
+    for entry, begin in zip(made, found, strict=True):
+        base = min(lost) if begin == GONE else begin
+        asked.append((streams[entry["stream"]], entry["size"]))
+        addresses.append((entry["addr"], entry["size"]))
+        places.append((numbers[begin], entry["addr"] - base, entry["size"]))
+    digests = {"asked": asked, "addresses": addresses, "places": places}
+    return {name: digest(each) for name, each in digests.items()} | {"requests": len(made)}
+
+
+def numbered(values: Iterable[int]) -> dict[int, int]:
+    """Number values in the order in which they come up."""
+    return {value: number for number, value in enumerate(dict.fromkeys(values))}
 
 
 def digest(value: object) -> str:

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from .cells import NOTHING, label, markdown, mib, number, plain
+from .losses import EQUAL, NOT_COMPARABLE
 from .summary import NATIVE
 
 Row = dict[str, Any]
 HEAD = (
     "program", "allocator", "rank", "step ms", "step / default", "card MiB", "card / default",
-    "live MiB", "losses", "addresses",
+    "live MiB", "losses", "places",
 )  # fmt: skip
 ONE_HEAD = (
     "program", "allocator", "ranks", "step ms", "on one device", "live MiB of a rank",
@@ -24,7 +25,18 @@ ONE_HEAD = (
 )  # fmt: skip
 # The card is polled, and page tables and libraries come in pieces: less than this is no difference.
 CARD_SHARE, CARD_BYTES = 0.02, 32 << 20
-EQUAL, MOVED, DIFFER = "equal", "equal from the stream's first", "differ"
+# What a rank may differ in, the weightiest first.
+ODD = (
+    ("asked", "other requests"), ("places", "other places"),
+    ("reserved_peak_bytes", "another peak"),
+)  # fmt: skip
+SAME, MOVED, DIFFER = "same addresses", "same in their segments", "differ"
+LEGEND = (
+    "*places*: where the last step's requests lie on the ranks, at the same addresses or at the "
+    "same distance into segments that lie elsewhere. A rank is odd if it asks for other memory "
+    "than the others (other requests), gets the same memory elsewhere in its segments (other "
+    "places), or peaks otherwise."
+)
 
 
 def render(rows: Sequence[Row]) -> str:
@@ -39,7 +51,7 @@ def render(rows: Sequence[Row]) -> str:
     ]
     ones = [line for program, allocator in names if (line := one(rows, program, allocator))]
     parts = [markdown(HEAD, lines), *([markdown(ONE_HEAD, ones)] if ones else [])]
-    return "\n".join(parts)
+    return "\n".join([*parts, LEGEND + "\n"])
 
 
 def chosen(rows: Sequence[Row], program: str, allocator: str) -> list[Row]:
@@ -85,17 +97,21 @@ def ratios(rows: Sequence[Row], mine: Sequence[Row], figure: Any) -> float | Non
 
 
 def losses(rows: Sequence[Row], mine: Sequence[Row]) -> str:
-    """Say whether every loss is native's, to the last bit."""
+    """Say whether every loss is native's, to the last bit, where native's are always the same."""
     pairs = [(row["losses"], native["losses"]) for row in mine if (native := beside(rows, row))]
     pairs = [pair for pair in pairs if any(pair[0])]
     if not pairs or mine[0]["allocator"] == NATIVE:
         return NOTHING
-    return EQUAL if all(ours == theirs for ours, theirs in pairs) else "**differ**"
+    if all(ours == theirs for ours, theirs in pairs):
+        return EQUAL
+    natives = [theirs for _, theirs in pairs]
+    has_proof = len(natives) > 1 and all(theirs == natives[0] for theirs in natives)
+    return "**differ**" if has_proof else NOT_COMPARABLE
 
 
 def places(rows: Sequence[Row]) -> str:
     """Say how alike the addresses of one round's ranks are."""
-    for name, word in (("addresses", EQUAL), ("places", MOVED)):
+    for name, word in (("addresses", SAME), ("places", MOVED)):
         found = {row.get(name) for row in rows}
         if None in found:
             return NOTHING
@@ -108,7 +124,7 @@ def odd(rows: Sequence[Row]) -> dict[int, str]:
     """Return the ranks that differ from the others in one program and round, and in what."""
     found = {row["rank"]: "failed" for row in rows if "error" in row}
     alike = [row for row in rows if "error" not in row and row.get("is_alike", True)]
-    for name, why in (("places", "other addresses"), ("reserved_peak_bytes", "another peak")):
+    for name, why in ODD:
         counts = Counter(row.get(name) for row in alike)
         usual = counts.most_common(1)[0] if counts else (None, 0)
         has_usual = usual[1] * 2 > len(alike)
@@ -126,13 +142,17 @@ def odd(rows: Sequence[Row]) -> dict[int, str]:
 def odd_ones(rows: Sequence[Row]) -> list[str]:
     """Return a line for each rank that is odd anywhere."""
     groups = dict.fromkeys((row["program"], row["allocator"], row.get("round")) for row in rows)
-    return [
-        f"{program}, {allocator}, round {number}: rank {rank}: {why}"
-        for program, allocator, number in groups
-        for rank, why in odd(
-            [row for row in chosen(rows, program, allocator) if row.get("round") == number]
-        ).items()
-    ]
+    lines = []
+    for program, allocator, place in groups:
+        mine = [row for row in chosen(rows, program, allocator) if row.get("round") == place]
+        by_reason: dict[str, list[int]] = {}
+        for rank, why in odd(mine).items():
+            by_reason.setdefault(why, []).append(rank)
+        lines += [
+            f"{program}, {allocator}, round {place}: rank {', '.join(map(str, ranks))}: {why}"
+            for why, ranks in by_reason.items()
+        ]
+    return lines
 
 
 def line_of(rows: Sequence[Row], program: str, allocator: str, rank: int) -> list[str]:
