@@ -165,9 +165,10 @@ def ranks_section() -> str:
     rows = content["rows"]
     odd = "; ".join(ranks_table.odd_ones(rows)) or "none"
     count = 1 + max(row["round"] for row in rows)
+    note = f" {content['note']}" if "note" in content else ""
     return (
         f"{ranks_table.render(rows)}\nOdd ranks: {odd}. Rounds: {count}. "
-        f"{content['machine'].get('gpus')} × {_of_file(content, path)}\n"
+        f"{content['machine'].get('gpus')} × {_of_file(content, path)}{note}\n"
     )
 
 
