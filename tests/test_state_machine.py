@@ -126,7 +126,7 @@ SETTINGS = {
     "paged-large-pages": Setting("strategy:paged", 2 * MIB, 96 * MIB),
     "paged-large-chunks": Setting("strategy:paged,chunk_divisor:4", 64 * KIB, 24 * MIB, False),
     "paged-passed": Setting("strategy:paged,cross_stream:passed", 64 * KIB, 24 * MIB, False),
-    "paged-lend": Setting("strategy:paged,cross_stream:lend", 64 * KIB, 24 * MIB),
+    "paged-wait": Setting("strategy:paged,cross_stream:wait", 64 * KIB, 24 * MIB),
     "split": Setting("strategy:split,max_split_size_mb:20", 2 * MIB, 96 * MIB, False),
     "direct": Setting("strategy:direct", 64 * KIB, 24 * MIB, False),
 }

@@ -29,10 +29,6 @@ BaseAllocation GuardedMemory::extent(const Segment& segment) const {
     return pages(segment.address);
 }
 
-Bytes GuardedMemory::block_bytes(Bytes requested_bytes) const {
-    return round_up(std::max(requested_bytes, Bytes{1}), alignment_);
-}
-
 Result<Address> GuardedMemory::obtain(Bytes block_bytes, const Request& request) {
     if (in_use_bytes_ + stuck_bytes_ + held_bytes(block_bytes) > limit_bytes_) {
         return Status(Code::OutOfMemory, "the limit allows no more memory");

@@ -16,6 +16,7 @@
 // What is done while a graph is captured cannot fill or check: such a block has no pattern.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <unordered_map>
 #include <utility>
@@ -35,7 +36,9 @@ public:
     ~GuardedMemory() override;
 
     // What a block of `requested_bytes` takes of its pages: a multiple of the alignment.
-    Bytes block_bytes(Bytes requested_bytes) const;
+    Bytes block_bytes(Bytes requested_bytes) const {
+        return round_up(std::max(requested_bytes, Bytes{1}), alignment_);
+    }
 
     Bytes held_bytes(Bytes block_bytes) const override {
         return round_up(block_bytes, page_bytes_);

@@ -108,4 +108,17 @@ Status PagedStrategy::wait_for_uses(const std::vector<BorrowedUse>& uses) {
     return {};
 }
 
+// Makes later work of the target's stream come after the last use of another stream's idle chunk.
+// One wait serves all chunks that its fence covers, now and later.
+Status PagedStrategy::order_after(StreamArena& owner, std::uint64_t count, StreamArena& target) {
+    std::uint64_t& waited_count = target.waited_for[&owner];
+    if (count <= waited_count) { return {}; }
+    Result<FenceLine::Fence> fence = owner.fences.covering(count, owner.arena.free_count);
+    if (!fence) { return fence.status(); }
+    ++counters_.stream_wait_count;
+    Status status = driver_.wait(target.arena.key().stream, fence->event);
+    if (status.ok()) { waited_count = fence->count; }
+    return status;
+}
+
 }  // namespace gma

@@ -113,7 +113,6 @@ private:
     }
 
     Result<Event> record_here(int device, Stream stream);
-    Result<int> device_of(Stream stream);
     CUresult create_handle(int device, Bytes bytes, Reach reach,
                            CUmemGenericAllocationHandle* handle);
     int device_of(Address address);
@@ -286,22 +285,8 @@ Result<Event> CudaDriver::record(int device, Stream stream) {
     if (event || event.status().driver_code() != static_cast<int>(CUDA_ERROR_INVALID_HANDLE)) {
         return event;
     }
-    const Result<int> owner = device_of(stream);
+    const Result<int> owner = device_of_stream(api_, cuda_stream(stream));
     return owner && *owner != device ? record_here(*owner, stream) : event;
-}
-
-Result<int> CudaDriver::device_of(Stream stream) {
-    CUcontext context = nullptr;
-    CUcontext before = nullptr;
-    CUdevice device = 0;
-    CUresult result = api_.cuStreamGetCtx(cuda_stream(stream), &context);
-    if (result == CUDA_SUCCESS) { result = api_.cuCtxGetCurrent(&before); }
-    if (result == CUDA_SUCCESS) { result = api_.cuCtxSetCurrent(context); }
-    if (result != CUDA_SUCCESS) { return cuda_failure(api_, result, "cuStreamGetCtx"); }
-    result = api_.cuCtxGetDevice(&device);
-    static_cast<void>(api_.cuCtxSetCurrent(before));
-    if (result != CUDA_SUCCESS) { return cuda_failure(api_, result, "cuCtxGetDevice"); }
-    return int{device};
 }
 
 // Not under RelaxedCapture: an event of a capturing stream would become a part of its graph, and

@@ -81,4 +81,18 @@ CUmemAllocationProp allocation_properties(int device, const CudaDevice& descript
     return wanted;
 }
 
+Result<int> device_of_stream(const CudaEntryPoints& api, CUstream stream) {
+    CUcontext context = nullptr;
+    CUcontext before = nullptr;
+    CUdevice device = 0;
+    CUresult result = api.cuStreamGetCtx(stream, &context);
+    if (result == CUDA_SUCCESS) { result = api.cuCtxGetCurrent(&before); }
+    if (result == CUDA_SUCCESS) { result = api.cuCtxSetCurrent(context); }
+    if (result != CUDA_SUCCESS) { return cuda_failure(api, result, "cuStreamGetCtx"); }
+    result = api.cuCtxGetDevice(&device);
+    static_cast<void>(api.cuCtxSetCurrent(before));
+    if (result != CUDA_SUCCESS) { return cuda_failure(api, result, "cuCtxGetDevice"); }
+    return int{device};
+}
+
 }  // namespace gma

@@ -31,4 +31,7 @@ Status describe_device(const CudaEntryPoints& api, int device, int device_count,
 // What cuMemCreate() is asked for on this device.
 CUmemAllocationProp allocation_properties(int device, const CudaDevice& description, Reach reach);
 
+// The device whose stream this is.
+Result<int> device_of_stream(const CudaEntryPoints& api, CUstream stream);
+
 }  // namespace gma
