@@ -18,7 +18,7 @@ PendingFrees::~PendingFrees() {
 
 Status PendingFrees::record(Address address, Stream stream, Defer capture) {
     std::uint64_t stream_id = 0;
-    if (capture == Defer::No) {
+    if (capture == Defer::No || answers(stream)) {
         Result<std::uint64_t> id = driver_.stream_id(device_, stream);
         if (!id) { return id.status(); }
         stream_id = *id;
@@ -29,6 +29,11 @@ Status PendingFrees::record(Address address, Stream stream, Defer capture) {
     }
     uses.push_back({stream, stream_id});
     return {};
+}
+
+bool PendingFrees::answers(Stream stream) {
+    const Result<bool> capturing = driver_.capturing(device_, stream);
+    return capturing && !*capturing;
 }
 
 Status PendingFrees::finish_uses(Address address) {

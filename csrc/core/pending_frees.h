@@ -31,8 +31,9 @@ public:
     ~PendingFrees();
 
     enum class Defer : std::uint8_t { No, Yes };
-    // A stream that uses `address` beside its own. While a capture may be under way (Defer::Yes) it
-    // is not asked for its id, which would end the capture; it is then known by its handle.
+    // A stream that uses `address` beside its own. One that captures (Defer::Yes: one may) is not
+    // asked for its id, which would end the capture; it is then known by its handle, which is
+    // enough: what it does while it captures is not work of its own.
     Status record(Address address, Stream stream, Defer capture);
     bool recorded(Address address) const { return uses_.contains(address); }
     // Whether its free will wait for a stream.
@@ -69,6 +70,7 @@ private:
         PendingFree* free;
         std::uint64_t order;
     };
+    bool answers(Stream stream);  // may be asked for its id
     void count(const PendingFree& free, int sign);
     void retry_unfenced();
     bool fence(PendingFree* free, const std::vector<Use>& uses);

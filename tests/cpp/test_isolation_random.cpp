@@ -147,14 +147,15 @@ private:
         pool_begun_ = false;
     }
 
-    // Its work goes on, or is done but its tensors outlive it.
+    // Its work goes on, or is done, with what that waits for on other streams, but its tensors
+    // outlive it.
     void replace_stream(int device) {
         const Stream stream = stream_of(device);
         if (stream == nullptr || capturing_ != nullptr) { return; }
         // The slabs of other strategies go by the handle alone.
         if (isolation_of(world.allocator->options()) == Isolation::Off) { return; }
         if (below(2) == 0) {
-            world.driver.drain(stream, device);
+            world.driver.drain_all();
         } else {
             std::vector<Address> its;
             for (const auto& [address, block] : world.blocks) {

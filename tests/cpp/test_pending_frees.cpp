@@ -119,6 +119,30 @@ TEST_CASE("a handle that is used again does not stand for the old stream") {
     CHECK(fixture.driver.totals().count(Call::Synchronize) == 1);
 }
 
+// A pool is begun, and nobody captures or another stream does.
+TEST_CASE("nor does one that was recorded while a capture might be under way") {
+    Fixture fixture;
+    SUBCASE("nobody captures") {}
+    SUBCASE("another stream captures") { fixture.driver.set_capturing(kTwo, true); }
+    REQUIRE(fixture.frees.record(512, kOne, kLater).ok());
+    fixture.driver.launch(kOne, [] {});
+    fixture.driver.set_capturing(kTwo, false);
+    fixture.driver.destroy_stream(kOne);
+    fixture.driver.reuse_stream(kOne);
+    CHECK(fixture.free(512));
+    CHECK(fixture.driver.totals().count(Call::Synchronize) == 1);
+}
+
+TEST_CASE("a stream that captures is not asked for its id") {
+    Fixture fixture;
+    fixture.driver.set_capturing(kOne, true);
+    REQUIRE(fixture.frees.record(512, kOne, kLater).ok());
+    fixture.driver.set_capturing(kOne, false);
+    CHECK_FALSE(fixture.free(512));
+    fixture.driver.drain(kOne);
+    CHECK(fixture.poll() == Addresses{512});
+}
+
 // Neither a fence nor a wait: the block may still be in use, so it is not done.
 TEST_CASE("a free whose fences cannot be had is tried again") {
     Fixture fixture;
