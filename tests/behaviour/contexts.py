@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -82,13 +84,10 @@ def _generated() -> Iterator[Stack]:
         yield _here()
 
 
-_running = _generated()
-
-
-def _by_a_generator(number: int) -> Stack:
+def _by_a_generator(running: Iterator[Stack], number: int) -> Stack:
     if number % 2:
-        return next(_running)
-    return next(_running)
+        return next(running)
+    return next(running)
 
 
 _WAYS: tuple[Callable[[int], Stack], ...] = (
@@ -96,13 +95,14 @@ _WAYS: tuple[Callable[[int], Stack], ...] = (
     _by_two_lines,
     _by_two_calls_of_a_line,
     _by_new_code,
-    _by_a_generator,
 )
 
 
 def _run(seed: int, count: int) -> list[Stack]:
     choices = random.Random(seed)
-    return [choices.choice(_WAYS)(choices.randrange(6)) for _ in range(count)]
+    # A generator of its own: two threads cannot run one at a time.
+    ways = (*_WAYS, functools.partial(_by_a_generator, _generated()))
+    return [choices.choice(ways)(choices.randrange(6)) for _ in range(count)]
 
 
 @behaviour()
@@ -134,6 +134,22 @@ def a_free_has_the_stack_of_what_freed_it() -> None:
     assert len(lines) == 20
     assert lines == lines[:2] * 10
     assert lines[0] == lines[1] + 2
+
+
+@behaviour()
+def stacks_of_threads_are_their_own() -> None:
+    _record()
+    found: dict[int, list[Stack]] = {}
+    threads = [
+        threading.Thread(target=lambda seed=seed: found.update({seed: _run(seed, 100)}))
+        for seed in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stacks = [_expected(stack) for stacks in found.values() for stack in stacks]
+    assert sorted(_recorded()) == sorted(stacks)
 
 
 @behaviour()
