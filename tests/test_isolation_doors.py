@@ -178,6 +178,29 @@ def test_caching_that_is_switched_off_is_no_way_around(rig: Machine) -> None:
     assert "caching_allocator_enable(False) changes nothing" in run.stderr
 
 
+@pytest.mark.parametrize(
+    "fault", ['"cuMemGetAllocationGranularity", 1, 1', '"cuMemCreate", 801, 0, 1']
+)
+def test_a_card_without_compressible_memory_is_served_all_the_same(
+    rig: Machine, fault: str
+) -> None:
+    rig.run(
+        _PRELUDE
+        + f"""
+    inside.fail({fault})
+    gpumem_alloc.enable(door="bridge", isolation="tensor")
+    one = tensor(3 * MIB)
+    descriptor = ctypes.c_int(-1)
+    driver = ctypes.CDLL("libcuda.so.1")
+    place = ctypes.c_uint64(one.data_ptr() // (2 * MIB) * (2 * MIB))
+    dma_buf = ctypes.byref(descriptor), place, ctypes.c_size_t(2 * MIB), 1, ctypes.c_uint64(0)
+    assert driver.cuMemGetHandleForAddressRange(*dma_buf) == 0  # plain memory
+    assert isolation.check() == []
+    gpumem_alloc.audit()
+    """
+    )
+
+
 @pytest.mark.gpu
 def test_a_card_refuses_exports_and_faults_at_the_guard(gpu: Machine) -> None:
     gpu.run(

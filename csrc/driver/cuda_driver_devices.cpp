@@ -20,6 +20,16 @@ CUmemAccessDesc read_write(int device) {
     return access;
 }
 
+CUresult granularity(const CudaEntryPoints& api, int device, const CudaDevice& description,
+                     Reach reach, Bytes& page_bytes) {
+    const CUmemAllocationProp wanted = allocation_properties(device, description, reach);
+    std::size_t bytes = 0;
+    const CUresult result =
+        api.cuMemGetAllocationGranularity(&bytes, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    page_bytes = bytes;
+    return result;
+}
+
 }  // namespace
 
 Status describe_device(const CudaEntryPoints& api, int device, int device_count,
@@ -49,16 +59,17 @@ Status describe_device(const CudaEntryPoints& api, int device, int device_count,
         has(api, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device);
     description.wants_compression =
         has(api, CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED, device);
-    for (const Reach reach : {Reach::Shared, Reach::Private}) {
-        const CUmemAllocationProp wanted = allocation_properties(device, description, reach);
-        std::size_t page_bytes = 0;
-        if (const CUresult result = api.cuMemGetAllocationGranularity(
-                &page_bytes, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-            result != CUDA_SUCCESS) {
-            return cuda_failure(api, result, "cuMemGetAllocationGranularity" + where);
-        }
-        description.properties.page_bytes =
-            std::max(description.properties.page_bytes, Bytes{page_bytes});
+    Bytes& page_bytes = description.properties.page_bytes;
+    CUresult result = granularity(api, device, description, Reach::Shared, page_bytes);
+    if (result != CUDA_SUCCESS) {
+        return cuda_failure(api, result, "cuMemGetAllocationGranularity" + where);
+    }
+    Bytes private_page_bytes = 0;
+    result = granularity(api, device, description, Reach::Private, private_page_bytes);
+    if (result == CUDA_SUCCESS) {
+        page_bytes = std::max(page_bytes, private_page_bytes);
+    } else {
+        description.wants_compression = false;  // plain memory has the pages of shared memory
     }
     return Status();
 }
