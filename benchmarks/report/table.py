@@ -99,9 +99,8 @@ def host_cost_section() -> str:
     content, path = found
     rows = content["rows"]
     latencies = host_cost.render_latencies(rows)
-    count = 1 + max(row["round"] for row in rows)
     tables = "\n\n".join([host_cost.render(rows), *([latencies] if latencies else [])])
-    return f"{tables}\n\nMedians; rounds: {count}. {_of_file(content, path)}\n"
+    return f"{tables}\n\nMedians; rounds: {_round_count(rows)}. {_of_file(content, path)}\n"
 
 
 def isolation_section() -> str:
@@ -149,10 +148,9 @@ def scale_section() -> str:
     content, path = found
     picture = "![Cost against number](docs/pictures/scale.png)"
     rows = content["rows"]
-    count = 1 + max(row["round"] for row in rows)
     return (
         f"### How costs grow\n\n{picture}\n\n{scale_curves.render(rows)}\n\n"
-        f"Rounds: {count}. {_of_file(content, path)}\n"
+        f"Rounds: {_round_count(rows)}. {_of_file(content, path)}\n"
     )
 
 
@@ -164,10 +162,9 @@ def ranks_section() -> str:
     content, path = found
     rows = content["rows"]
     odd = "; ".join(ranks_table.odd_ones(rows)) or "none"
-    count = 1 + max(row["round"] for row in rows)
     note = f" {content['note']}" if "note" in content else ""
     return (
-        f"{ranks_table.render(rows)}\nOdd ranks: {odd}. Rounds: {count}. "
+        f"{ranks_table.render(rows)}\nOdd ranks: {odd}. Rounds: {_round_count(rows)}. "
         f"{content['machine'].get('gpus')} × {_of_file(content, path)}{note}\n"
     )
 
@@ -176,6 +173,10 @@ def newest(folder: Path) -> tuple[dict[str, Any], Path] | None:
     """Return the content of a folder's newest file, by its name, which begins with a date."""
     path = max(folder.glob("*.json"), default=None)
     return None if path is None else (json.loads(path.read_text()), path)
+
+
+def _round_count(rows: list[dict[str, Any]]) -> int:
+    return 1 + max(int(row["round"]) for row in rows)
 
 
 def _of_file(content: dict[str, Any], path: Path) -> str:

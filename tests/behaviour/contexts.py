@@ -101,6 +101,7 @@ _WAYS: tuple[Callable[[int], Stack], ...] = (
 def _run(seed: int, count: int) -> list[Stack]:
     choices = random.Random(seed)
     # A generator of its own: two threads cannot run one at a time.
+    ways: tuple[Callable[[int], Stack], ...]
     ways = (*_WAYS, functools.partial(_by_a_generator, _generated()))
     return [choices.choice(ways)(choices.randrange(6)) for _ in range(count)]
 
