@@ -54,6 +54,7 @@ struct SegmentInfo {
     Stream stream = nullptr;
     PoolId pool;
     bool is_expandable = false;
+    std::uint64_t serial = 0;  // in order of creation, within its pool; never 0
     std::vector<BlockInfo> blocks;
 };
 

@@ -214,6 +214,7 @@ void PagedStrategy::snapshot(std::vector<SegmentInfo>& segments) const {
                 run->stream = key.stream;
                 run->pool = key.pool;
                 run->is_expandable = true;
+                run->serial = owner->arena.chunk_at(tile->address)->serial;
             }
             run->bytes += tile->bytes;
             const BlockState state = tile->kind == TileKind::Free      ? BlockState::Free

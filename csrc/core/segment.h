@@ -35,6 +35,7 @@ struct Segment {
     StreamLine* line = nullptr;
     PoolId pool;                       // {0, 0} once its private pool is released
     PoolId origin;                     // the pool that it was obtained for
+    std::uint64_t serial = 0;          // in order of creation
     Block* first = nullptr;            // never merged away: it starts where the segment does
     FreeIndex* free_blocks = nullptr;  // split: where its Free blocks are listed
     std::uint64_t freed_at = 0;        // the newest free of one of its blocks, on its line

@@ -86,6 +86,7 @@ void SegmentStore::snapshot(std::vector<SegmentInfo>& segments) const {
         info.bytes = segment->bytes;
         info.stream = segment->line->stream;
         info.pool = segment->pool;
+        info.serial = segment->serial;
         for (const Block* block = segment->first; block != nullptr; block = block->next) {
             const BlockState state = block->kind == TileKind::Free      ? BlockState::Free
                                      : block->kind == TileKind::Pending ? BlockState::PendingFree

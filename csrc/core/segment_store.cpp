@@ -28,6 +28,7 @@ Result<Segment*> SegmentStore::obtain(Bytes bytes, const Request& request) {
     segment->held_bytes = memory_->held_bytes(bytes);
     segment->line = &line_of(request);
     segment->pool = segment->origin = request.pool;
+    segment->serial = ++obtained_count_;
     segment->first = blocks_.take();
     segment->first->address = *address;
     segment->first->bytes = bytes;

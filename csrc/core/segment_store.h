@@ -126,6 +126,7 @@ private:
     Bytes used_bytes_ = 0;
     std::uint64_t change_count_ = 0;
     std::uint64_t give_count_ = 0;
+    std::uint64_t obtained_count_ = 0;
     StrategyCounters counters_;
 };
 

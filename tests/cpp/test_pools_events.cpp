@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <set>
 
 #include "pools_world.h"
 
@@ -127,6 +128,34 @@ TEST_CASE("replayed segment events are what is mapped and in use or free") {
         CHECK(replay.ranges.empty());
         world.allocator->set_event_sink(nullptr);
         world.check_nothing_left();
+    }
+}
+
+// NCCL registers a pool's segments in this order, which has to be the same in all processes.
+TEST_CASE("a snapshot numbers segments in the order they were made") {
+    for (const char* options : {"strategy:paged", "strategy:split", "isolation:tensor"}) {
+        CAPTURE(std::string(options));
+        PoolsWorld world(1_GiB, options);
+        std::set<std::uint64_t> serials;
+        std::set<Address> known;
+        for (int i = 0; i < 6; ++i) {
+            if (i == 3) { REQUIRE(world.free(*known.begin()).ok()); }
+            REQUIRE(world.allocate(30_MiB, i % 2 == 0 ? kOne : kTwo) != 0);
+            for (const SegmentInfo& segment : world.allocator->snapshot(0)) {
+                if (!known.insert(segment.address).second) { continue; }
+                CHECK((serials.empty() || segment.serial > *serials.rbegin()));
+                serials.insert(segment.serial);
+            }
+        }
+        CHECK(serials.size() >= 2);
+        CHECK(*serials.begin() > 0);
+        random_work(world, 7, 500);
+        serials.clear();
+        const std::vector<SegmentInfo> segments = world.allocator->snapshot(0);
+        for (const SegmentInfo& segment : segments) { serials.insert(segment.serial); }
+        CHECK(serials.size() == segments.size());
+        world.free_all();
+        world.driver.drain_all();
     }
 }
 

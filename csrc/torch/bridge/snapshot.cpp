@@ -1,6 +1,9 @@
 // Snapshots and history in torch's structs.
 #include <c10/cuda/CUDAFunctions.h>
 
+#include <cstdint>
+#include <limits>
+
 #include "torch/bridge/bridge_allocator.h"
 #include "torch/bridge/errors.h"
 
@@ -8,11 +11,14 @@ namespace gma::bridge {
 namespace {
 
 constexpr Bytes kSmallSegmentBytes = 2_MiB;  // PyTorch's: a segment above it is `large`
+// NCCL is given a pool's segments in the order of this count, and PyTorch fails on a negative one.
+constexpr std::uint64_t kLargestCount = std::numeric_limits<std::int32_t>::max();
 
 c10::CachingDeviceAllocator::SegmentInfo segment_of(const SegmentInfo& ours,
                                                     const History& history) {
     c10::CachingDeviceAllocator::SegmentInfo segment;
     segment.device = static_cast<DeviceIndex>(ours.device);
+    segment.registration_counter = static_cast<std::int32_t>(ours.serial & kLargestCount);
     segment.address = ours.address;
     segment.total_size = ours.bytes;
     segment.stream = ours.stream;
