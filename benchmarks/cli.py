@@ -158,13 +158,14 @@ def ranks(
         int | None, typer.Option(min=3, help="Of each program; the last one is not timed.")
     ] = None,
     out: Annotated[Path, typer.Option(help="The results file.")] = Path("ranks.json"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the file of --out.")] = False,
     json: AsJson = False,
 ) -> None:
     """Measure programs on several devices at once: a line for each rank, the odd one named."""
     from .ranks import measure as on_ranks
 
     names, under = programs.split(","), allocators.split(",")
-    raise typer.Exit(on_ranks.bench(names, under, ranks, rounds, steps, out, json))
+    raise typer.Exit(on_ranks.bench(names, under, ranks, rounds, steps, out, json, resume))
 
 
 @app.command()

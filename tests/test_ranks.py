@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.ranks import launch, program
+from benchmarks.asked import UsageError
+from benchmarks.ranks import launch, measure, program
 from benchmarks.report import ranks_table
 from tests.rig.machine import Machine
 
@@ -161,6 +162,40 @@ def test_the_table_shows_a_cut_model_beside_the_whole_one() -> None:
     whole = {"step_ms": [9.0, 3.0, 3.0, 3.0], "losses": ["0x1p+1"], "live_peak_bytes": 160 * MIB}
     text = ranks_table.render([row(0), row(1, one_device=whole)])
     assert "| ddp | ours, paged | 4 | 2.0 | 3.0 | 90 | 160 | 5.0e-01 |" in text
+
+
+def test_a_run_goes_on_with_what_is_not_measured_yet(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: list[tuple[str, str]] = []
+    fails = {("fsdp", "paged")}
+
+    def run(programs: list[str], allocator: str, count: int, **_: Any) -> list[dict[str, Any]]:
+        name = programs[0]
+        started.append((name, allocator))
+        error = {"error": "gone"} if (name, allocator) in fails else {}
+        return [row(rank, allocator, program=name, ranks=count) | error for rank in range(count)]
+
+    monkeypatch.setattr(launch, "run", run)
+    monkeypatch.setattr(measure, "visible_devices", lambda: 2)
+    out = tmp_path / "ranks.json"
+
+    def bench(rounds: int, resume: bool) -> int:
+        names, under = ["ddp", "fsdp"], ["native", "paged"]
+        return measure.bench(names, under, None, rounds, None, out, False, resume)
+
+    assert bench(1, resume=True) == measure.FAILED  # a file is not needed
+    assert len(started) == 4
+    fails.clear()
+    assert bench(2, resume=True) == 0
+    assert started[4:] == [("fsdp", "paged"), *((name, under) for name in ("ddp", "fsdp")
+                                                for under in ("paged", "native"))]  # fmt: skip
+    assert len(measure.kept(out)) == 16
+    bench(1, resume=False)
+    assert len(measure.kept(out)) == 8
+    out.write_text("{}")
+    with pytest.raises(UsageError, match="not a file of `bench ranks`"):
+        bench(1, resume=True)
 
 
 def test_places_are_compared_from_where_each_segment_begins() -> None:

@@ -60,19 +60,45 @@ def bench(
     steps: int | None,
     out: Path,
     as_json: bool,
+    resume: bool = False,
 ) -> int:
-    """Measure, write the file after every start, and print the tables; returns the exit code."""
+    """Measure, write the file after every start, and print the tables; returns the exit code.
+
+    With `resume`, what `out` has is not measured again, save what failed.
+    """
     count = check(programs, allocators, ranks)
     machine = environment() | {"gpus": visible_devices()}
-    rows: list[Figures] = []
+    rows = kept(out) if resume else []
     for number in range(rounds):
         order = allocators if number % 2 == 0 else [*allocators][::-1]
         for program, allocator in itertools.product(programs, order):
+            if any(place(row) == (number, program, allocator, count) for row in rows):
+                continue
             made = launch.run([program], allocator, count, steps=steps)
             rows += [row | {"round": number} for row in made]
             host_process.write(rows, out, machine, command=command_line())
     print(json.dumps({"machine": machine, "rows": rows}) if as_json else text(rows))
     return FAILED if any("error" in row for row in rows) else 0
+
+
+def place(row: Figures) -> tuple[int, str, str, int]:
+    """Return what a row is one of: its round, program, allocator and how many ranks there were."""
+    return row["round"], row["program"], row["allocator"], row["ranks"]
+
+
+def kept(path: Path) -> list[Figures]:
+    """Return the rows of starts without a failed rank. Raises UsageError for another file."""
+    if not path.exists():
+        return []
+    try:
+        rows: list[Figures] = json.loads(path.read_text())["rows"]
+        failed = {place(row) for row in rows if "error" in row}
+        return [row for row in rows if place(row) not in failed]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{path} is not a file of `bench ranks`: {error!r}.\nNothing was measured.\n"
+            "Name another with --out, or leave out --resume."
+        ) from None
 
 
 def text(rows: Sequence[Figures]) -> str:
