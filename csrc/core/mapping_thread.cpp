@@ -5,11 +5,48 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <deque>
 #include <mutex>
 #include <utility>
 
 namespace gma {
+namespace {
+
+// The end of the process: what is under way in all its threads is waited for while the driver still
+// works, and from then on there are no jobs. Never destroyed. A forked child has no such threads,
+// and another one of these if it makes some.
+struct AtExit {
+    const ForkGuard fork_guard;
+    std::atomic<bool> is_over{false};
+    std::atomic<std::uint32_t> job_count{0};  // started and not finished
+};
+
+std::atomic<AtExit*> at_exit{nullptr};
+
+void finish_all() {
+    AtExit& all = *at_exit.load(std::memory_order_acquire);
+    if (all.fork_guard.forked()) { return; }
+    all.is_over = true;
+    for (std::uint32_t count = all.job_count; count > 0; count = all.job_count) {
+        all.job_count.wait(count);
+    }
+}
+
+// Handlers run in the reverse order of their registration: the driver's, which was made before, is
+// later. nullptr: the system registers no more.
+AtExit* at_exit_of_process() {
+    AtExit* known = at_exit.load(std::memory_order_acquire);
+    while (known == nullptr || known->fork_guard.forked()) {
+        auto made = std::make_unique<AtExit>();
+        if (!at_exit.compare_exchange_strong(known, made.get())) { continue; }
+        known = made.release();
+        if (std::atexit(finish_all) != 0) { known->is_over = true; }
+    }
+    return known->is_over ? nullptr : known;
+}
+
+}  // namespace
 
 void MappingJob::run(Driver& driver, int device) {
     if (!unmap_chunks(driver, pages, last, chunks).ok()) {
@@ -25,12 +62,14 @@ void MappingJob::run(Driver& driver, int device) {
 }
 
 struct MappingThread::State {
-    State(Driver& its_driver, int its_device) : driver(its_driver), device(its_device) {}
+    State(Driver& its_driver, int its_device, AtExit& process)
+        : driver(its_driver), device(its_device), all(process) {}
 
     void work();
 
     Driver& driver;
     const int device;
+    AtExit& all;
     std::mutex mutex;  // guards the two below
     std::deque<MappingJob*> jobs;
     bool is_over = false;
@@ -51,6 +90,8 @@ void MappingThread::State::work() {
         lock.lock();
         finished.fetch_add(1, std::memory_order_release);
         has_finished.notify_all();
+        all.job_count.fetch_sub(1);
+        all.job_count.notify_all();
     }
 }
 
@@ -67,15 +108,21 @@ void* MappingThread::run(void* share) {
     return nullptr;
 }
 
-// With all signals blocked: those of the program are for its own threads.
+// With all signals blocked: those of the program are for its own threads. But not those that tell
+// of a mistake, which would then end the process without a word of its handlers.
 bool MappingThread::make() {
-    auto state = std::make_shared<State>(driver_, device_);
+    AtExit* process = at_exit_of_process();
+    if (process == nullptr) { return false; }
+    auto state = std::make_shared<State>(driver_, device_, *process);
     auto share = std::make_unique<std::shared_ptr<State>>(state);
     pthread_attr_t attributes;
     if (pthread_attr_init(&attributes) != 0) { return false; }
     sigset_t all;
     sigset_t before;
     sigfillset(&all);
+    for (const int mistake : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
+        sigdelset(&all, mistake);
+    }
     pthread_t thread{};
     bool is_made = pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED) == 0 &&
                    pthread_sigmask(SIG_SETMASK, &all, &before) == 0;
@@ -96,12 +143,13 @@ bool MappingThread::has_room() {
         is_refused_ = true;
         return false;
     }
-    return started_ - finished() < kMaxWaiting;
+    return !state_->all.is_over && started_ - finished() < kMaxWaiting;
 }
 
 void MappingThread::start(MappingJob* job) {
     const std::lock_guard<std::mutex> guard(state_->mutex);
     state_->jobs.push_back(job);
+    state_->all.job_count.fetch_add(1);
     ++started_;
     state_->has_job.notify_one();
 }

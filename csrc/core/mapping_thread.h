@@ -5,7 +5,8 @@
 // It takes one job after the other and knows nothing but what is in them: what a job's end means is
 // its owner's business, who asks finished() and keeps the job until then. The thread is made with
 // the first job and belongs to nobody: it holds its own share of the state, so that a process may
-// end while it sleeps. A forked child has no such thread: there start() refuses and wait() returns.
+// end while it sleeps. While it works exit() waits, since the driver ends there too; afterwards
+// there is no room. A forked child has no such thread: it has no room, and wait() returns.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,14 @@
 // The thread that maps freed memory for the next tensor (option mapping_thread).
 #include "core/mapping_thread.h"
 
+#include <unistd.h>
+
 #include <atomic>
+#include <cstdlib>
 #include <random>
 #include <thread>
 
+#include "child_process.h"
 #include "isolated_world.h"
 
 namespace gma {
@@ -110,6 +114,37 @@ TEST_CASE("memory of another size, stream or a full card is taken out of its win
     world.check_nothing_left();
 }
 
+TEST_CASE("a window that cannot be taken apart counts against the limit") {
+    Moving world("isolation:tensor,limit_mb:2");
+    const Address first = world.allocate(1_MiB, stream_at(1));
+    world.free_settled(first);
+    REQUIRE(world.driver.mapped_bytes() == 1_MiB);
+    world.driver.fail_kind(Call::Unmap, 1, {}, 100);
+    CHECK(world.allocate(2_MiB, stream_at(1)) == 0);
+    CHECK(world.last.code() == Code::OutOfMemory);
+    CHECK(world.reserved_bytes() <= 2_MiB);
+    CHECK(world.driver.held_bytes(0) <= 2_MiB);
+    world.check_audit();
+    world.driver.clear_faults();
+    CHECK(world.allocate(2_MiB - kPage, stream_at(1)) == 0);  // stuck until the next trim
+    REQUIRE(world.allocator->trim(0));
+    CHECK(world.allocate(2_MiB - kPage, stream_at(1)) != 0);
+    check_no_alarm(world);
+    world.check_nothing_left();
+}
+
+TEST_CASE("what was freed is unmapped when a check returns") {
+    Moving world;
+    for (int round = 0; round < 20; ++round) {
+        const Address address = world.allocate(kPage, stream_at(1));
+        REQUIRE(world.free(address).ok());
+        world.driver.drain_all();
+        REQUIRE(world.allocator->check_isolation(0));
+        CHECK(!world.is_mapped(address));
+    }
+    world.check_nothing_left();
+}
+
 TEST_CASE("what is on its way is waited for where there is room for nothing else") {
     Moving world("isolation:tensor,limit_mb:1");
     const Stream stream = stream_at(1);
@@ -181,38 +216,73 @@ TEST_CASE("what the thread's calls refuse goes where the caller's would") {
     world.check_nothing_left();
 }
 
+// As many as may wait, each of a page.
+struct FullQueue {
+    HostDriver driver{PatternWorld::small_card(16_MiB)};
+    std::vector<MappingJob> jobs{MappingThread::kMaxWaiting};
+    Address pages = *driver.reserve(0, MappingThread::kMaxWaiting* kPage, kPage);
+    MappingThread thread{driver, 0};
+
+    FullQueue() {
+        for (std::size_t i = 0; i < jobs.size(); ++i) {
+            GuardedChunk chunk;
+            chunk.bytes = kPage;
+            chunk.handle = *driver.create(0, kPage, Reach::Private);
+            jobs[i].pages = pages + i * kPage;
+            jobs[i].chunks.push_back(chunk);
+            REQUIRE(map_chunks(driver, 0, jobs[i].pages, jobs[i].chunks).ok());
+        }
+    }
+    void start() {
+        for (MappingJob& job : jobs) {
+            REQUIRE(thread.has_room());
+            thread.start(&job);
+        }
+    }
+};
+
 TEST_CASE("only so many jobs wait") {
-    HostDriver driver(PatternWorld::small_card(16_MiB));
-    MappingThread thread(driver, 0);
-    CHECK(!thread.wait(0));
-    std::vector<MappingJob> jobs(MappingThread::kMaxWaiting);
-    const Address pages = *driver.reserve(0, jobs.size() * kPage, kPage);
-    for (std::size_t i = 0; i < jobs.size(); ++i) {
-        GuardedChunk chunk;
-        chunk.bytes = kPage;
-        chunk.handle = *driver.create(0, kPage, Reach::Private);
-        jobs[i].pages = pages + i * kPage;
-        jobs[i].chunks.push_back(chunk);
-        REQUIRE(map_chunks(driver, 0, jobs[i].pages, jobs[i].chunks).ok());
-    }
-    Held held(driver);
-    for (MappingJob& job : jobs) {
-        REQUIRE(thread.has_room());
-        thread.start(&job);
-    }
-    CHECK(!thread.has_room());
-    CHECK(thread.finished() == 0);
+    FullQueue queue;
+    CHECK(!queue.thread.wait(0));
+    Held held(queue.driver);
+    queue.start();
+    CHECK(!queue.thread.has_room());
+    CHECK(queue.thread.finished() == 0);
     held.let_go();
-    CHECK(thread.wait(0));
-    CHECK(thread.wait(jobs.size() - 1));
-    CHECK(!thread.wait(jobs.size()));
-    CHECK(thread.has_room());
-    CHECK(driver.mapped_bytes() == 0);
-    for (const MappingJob& job : jobs) {
+    CHECK(queue.thread.wait(0));
+    CHECK(queue.thread.wait(queue.jobs.size() - 1));
+    CHECK(!queue.thread.wait(queue.jobs.size()));
+    CHECK(queue.thread.has_room());
+    CHECK(queue.driver.mapped_bytes() == 0);
+    for (const MappingJob& job : queue.jobs) {
         CHECK(job.end == MappingJob::End::Unmapped);
-        REQUIRE(driver.release(0, job.chunks[0].handle, kPage).ok());
+        REQUIRE(queue.driver.release(0, job.chunks[0].handle, kPage).ok());
     }
-    REQUIRE(driver.unreserve(pages, jobs.size() * kPage).ok());
+    REQUIRE(queue.driver.unreserve(queue.pages, queue.jobs.size() * kPage).ok());
+}
+
+FullQueue* ending_queue = nullptr;
+Held* ending_held = nullptr;
+
+// As the driver's own, which is registered before the thread is made.
+void end_driver() {
+    MappingThread& thread = ending_queue->thread;
+    const bool is_done = thread.finished() == MappingThread::kMaxWaiting && !thread.has_room();
+    _exit(is_done ? 7 : 8);
+}
+
+TEST_CASE("exit() waits for what is under way, and nothing is afterwards") {
+    if (std::getenv("GMA_TEST_ENDS") == nullptr) {
+        const ChildResult child = run_self("GMA_TEST_ENDS=1", "-tc='exit() waits*'");
+        CHECK_MESSAGE(child.exit_code == 7, child.output);
+        return;
+    }
+    ending_queue = new FullQueue;
+    ending_held = new Held(ending_queue->driver);
+    REQUIRE(std::atexit(end_driver) == 0);
+    ending_queue->start();
+    REQUIRE(std::atexit([] { ending_held->let_go(); }) == 0);
+    std::exit(9);
 }
 
 // Whatever fails, whichever thread meets it: clean books, right contents, nothing left behind.
