@@ -124,7 +124,8 @@ private:
     Status gather(Window& window);
     bool dissolve(GuardedChunk& chunk);
     Bytes excess_bytes(const Window& window, Bytes missing_bytes, Bytes new_bytes) const;
-    Result<GuardedChunk> new_chunk(Bytes bytes, Bytes excess_bytes);
+    Status check_limit(const Window& window) const;
+    Result<GuardedChunk> new_chunk(const Window& window, Bytes bytes, Bytes excess_bytes);
     Result<GuardedChunk> create_chunk(Bytes bytes);
     Status fill_fresh(Window& window);
     void check_reused(Window& window);
@@ -140,6 +141,7 @@ private:
     bool move(Window& window);
     void take_moved();
     bool wait_moved();
+    bool is_coming(std::uint64_t stream_id, Bytes least_bytes, Bytes most_bytes) const;
     void keep_within(Bytes more_bytes);
     enum class Moving : std::uint8_t { Leave, Await };
     Result<Bytes> release(Bytes bytes, Moving moving);

@@ -11,18 +11,15 @@ namespace gma {
 // map some of them.
 Status GuardedMemory::gather(Window& window) {
     for (Bytes missing = window.pages_bytes; missing > 0;) {
-        if (in_use_bytes_ + stuck_bytes_ + window.pages_bytes > limit_bytes_) {
-            return {Code::OutOfMemory, "the limit allows no more memory"};
-        }
+        if (Status status = check_limit(window); !status.ok()) { return status; }
         const Bytes wanted = std::min(missing, kMaxChunkBytes);
         GuardedChunk chunk = cache_.take(window.stream_id, wanted, wanted);
         const Bytes excess = chunk.bytes > 0 ? 0 : excess_bytes(window, missing, wanted);
-        if (excess > 0 && wait_moved()) { continue; }  // one of them may be it
-        if (excess > 0 && wanted > kMaxReplacedBytes) {
-            chunk = cache_.take(window.stream_id, wanted / 4, wanted);
-        }
+        const Bytes least = wanted > kMaxReplacedBytes ? wanted / 4 : wanted;
+        if (excess > 0 && is_coming(window.stream_id, least, wanted) && wait_moved()) { continue; }
+        if (excess > 0 && least < wanted) { chunk = cache_.take(window.stream_id, least, wanted); }
         if (chunk.bytes == 0) {
-            Result<GuardedChunk> made = new_chunk(wanted, excess);
+            Result<GuardedChunk> made = new_chunk(window, wanted, excess);
             if (!made) { return made.status(); }
             chunk = *made;
         }
@@ -33,6 +30,11 @@ Status GuardedMemory::gather(Window& window) {
         missing -= chunk.bytes;
     }
     return {};
+}
+
+Status GuardedMemory::check_limit(const Window& window) const {
+    if (in_use_bytes_ + stuck_bytes_ + window.pages_bytes <= limit_bytes_) { return {}; }
+    return {Code::OutOfMemory, "the limit allows no more memory"};
 }
 
 // Out of the fresh window that it is mapped into, which nobody has seen. False: it is stuck there.
@@ -59,9 +61,12 @@ Bytes GuardedMemory::excess_bytes(const Window& window, Bytes missing_bytes,
     return held - std::min(held, most);
 }
 
-Result<GuardedChunk> GuardedMemory::new_chunk(Bytes bytes, Bytes excess_bytes) {
+// What is stuck in its fresh window makes no room.
+Result<GuardedChunk> GuardedMemory::new_chunk(const Window& window, Bytes bytes,
+                                              Bytes excess_bytes) {
     if (excess_bytes > 0) {
         if (Result<Bytes> gone = release_cached(excess_bytes); !gone) { return gone.status(); }
+        if (Status status = check_limit(window); !status.ok()) { return status; }
     }
     return create_chunk(bytes);
 }

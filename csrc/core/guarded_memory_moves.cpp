@@ -70,6 +70,18 @@ bool GuardedMemory::wait_moved() {
     return true;
 }
 
+// Whether a handle that would do is on its way. The thread changes nothing of a job's handles that
+// is read here.
+bool GuardedMemory::is_coming(std::uint64_t stream_id, Bytes least_bytes, Bytes most_bytes) const {
+    return std::any_of(moving_.begin(), moving_.end(), [&](const Move& move) {
+        const std::vector<GuardedChunk>& chunks = move.job->chunks;
+        return move.window.stream_id == stream_id &&
+               std::any_of(chunks.begin(), chunks.end(), [&](const GuardedChunk& chunk) {
+                   return least_bytes <= chunk.bytes && chunk.bytes <= most_bytes;
+               });
+    });
+}
+
 void GuardedMemory::settle() {
     while (wait_moved()) {}
 }
