@@ -42,7 +42,10 @@ public:
     }
     // Also of checks that were queued when handles were used again.
     void poll() override;
-    void finish_checks() override { memory_.collect_reused(true); }
+    void finish_checks() override {
+        memory_.collect_reused(true);
+        memory_.settle();
+    }
     Result<Bytes> trim(Bytes bytes, Wait wait) override;
     void release_pool(PoolId pool) override;
     Result<Bytes> trim_pool(PoolId pool, Wait wait) override;
