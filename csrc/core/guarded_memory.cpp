@@ -160,17 +160,20 @@ Status GuardedMemory::close(Window& window, Addresses addresses) {
     return status;
 }
 
+// Of a window that has no addresses (any more), only the handles.
 void GuardedMemory::put(Window& window, Addresses addresses) {
     for (const GuardedChunk& chunk : window.chunks) { cache_.put(window.stream_id, chunk); }
     window.chunks.clear();
-    if (addresses == Addresses::Unused) {
-        if (window.begin != 0) { addresses_.give_back(window.begin, window.bytes); }
-    } else {
-        quarantined_[window.begin] = window.block;
-        for (Address begin : addresses_.retire(window.begin, window.bytes)) {
-            const auto expired = quarantined_.extract(begin);
-            if (!expired.empty()) { ledger_.expired(expired.mapped()); }
-        }
+    if (window.begin == 0) { return; }
+    if (addresses == Addresses::Used) { return retire(window); }
+    addresses_.give_back(window.begin, window.bytes);
+}
+
+void GuardedMemory::retire(Window& window) {
+    quarantined_[window.begin] = window.block;
+    for (Address begin : addresses_.retire(std::exchange(window.begin, 0), window.bytes)) {
+        const auto expired = quarantined_.extract(begin);
+        if (!expired.empty()) { ledger_.expired(expired.mapped()); }
     }
 }
 
@@ -297,7 +300,8 @@ Status GuardedMemory::audit() const {
     Bytes moving_bytes = 0;
     for (const Move& move : moving_) {
         moving_bytes += move.window.pages_bytes;
-        taken.push_back({move.window.begin, move.window.begin + move.window.bytes});
+        const Address begin = move.window.begin;
+        if (begin != 0) { taken.push_back({begin, begin + move.window.bytes}); }
         if (move.fresh != 0) { taken.push_back({move.fresh, move.fresh + move.window.bytes}); }
     }
     if (moving_bytes != moving_bytes_) {

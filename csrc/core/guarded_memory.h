@@ -71,7 +71,8 @@ public:
     Bytes cached_bytes() const { return cache_.bytes() + moving_bytes_; }
     // Pages that the driver has refused to unmap; tried again by retry_stuck().
     Bytes stuck_bytes() const { return stuck_bytes_; }
-    Bytes quarantined_bytes() const { return addresses_.quarantined_bytes(); }
+    // With those that the mapping thread is about to unmap.
+    Bytes quarantined_bytes() const;
     void set_limit(Bytes limit_bytes) { limit_bytes_ = limit_bytes; }
     // Gives cached handles back to the driver, the oldest first, until `bytes` are gone.
     Result<Bytes> release_cached(Bytes bytes) { return release(bytes, Moving::Await); }
@@ -115,7 +116,7 @@ private:
 
     // On its way through the mapping thread.
     struct Move {
-        Window window;      // without its handles: the job has them
+        Window window;      // without its handles: the job has them; begin 0: retired already
         Address fresh = 0;  // the window they go to, of the same size; 0: none
         std::unique_ptr<MappingJob> job;
     };
@@ -136,6 +137,7 @@ private:
     enum class Addresses : std::uint8_t { Unused, Used };
     Status close(Window& window, Addresses addresses);
     void put(Window& window, Addresses addresses);
+    void retire(Window& window);
     void stick(Window window, Addresses addresses);
     Window fresh_window(Address begin, Bytes pages_bytes) const;
     bool move(Window& window);

@@ -23,6 +23,7 @@ bool GuardedMemory::move(Window& window) {
             addresses_.give_back(move.fresh, window.bytes);
             return false;
         }
+        retire(window);
     }
     move.job = std::make_unique<MappingJob>();
     move.job->pages = window.pages;
@@ -80,6 +81,12 @@ bool GuardedMemory::is_coming(std::uint64_t stream_id, Bytes least_bytes, Bytes 
                    return least_bytes <= chunk.bytes && chunk.bytes <= most_bytes;
                });
     });
+}
+
+Bytes GuardedMemory::quarantined_bytes() const {
+    Bytes bytes = addresses_.quarantined_bytes();
+    for (const Move& move : moving_) { bytes += move.window.begin == 0 ? 0 : move.window.bytes; }
+    return bytes;
 }
 
 void GuardedMemory::settle() {

@@ -89,6 +89,10 @@ TEST_CASE("strict: it is unmapped before the free returns, thread or not") {
     const Address address = world.allocate(1000, stream_at(1));
     REQUIRE(world.free(address).ok());
     CHECK(!world.is_mapped(address));
+    CHECK(world.allocator->isolation_report(0).quarantined_address_bytes == 3 * kPage);
+    world.check_audit();
+    world.settle_thread();
+    CHECK(world.allocator->isolation_report(0).quarantined_address_bytes == 3 * kPage);
     world.check_nothing_left();
 }
 
@@ -130,6 +134,18 @@ TEST_CASE("a window that cannot be taken apart counts against the limit") {
     REQUIRE(world.allocator->trim(0));
     CHECK(world.allocate(2_MiB - kPage, stream_at(1)) != 0);
     check_no_alarm(world);
+    world.check_nothing_left();
+}
+
+TEST_CASE("what is on its way counts as quarantined") {
+    Moving world;
+    const Address address = world.allocate(1000, stream_at(1));
+    REQUIRE(world.free(address).ok());
+    world.driver.drain_all();
+    static_cast<void>(world.allocate(2 * kPage, stream_at(1)));  // sees that the fence has passed
+    CHECK(world.allocator->isolation_report(0).quarantined_address_bytes == 3 * kPage);
+    world.settle_thread();
+    CHECK(world.allocator->isolation_report(0).quarantined_address_bytes == 3 * kPage);
     world.check_nothing_left();
 }
 
