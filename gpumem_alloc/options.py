@@ -37,6 +37,7 @@ class Options:
     quarantine_gb: int = _OF_PRESET
     poison: str = _OF_PRESET
     scrub: str = _OF_PRESET
+    mapping_thread: str = _OF_PRESET
     on_violation: str = _OF_PRESET
     slack_percent: float = _OF_PRESET
     max_chunk_mb: int = _OF_PRESET

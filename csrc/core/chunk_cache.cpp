@@ -6,6 +6,7 @@ namespace gma {
 
 void ChunkCache::put(std::uint64_t stream_id, GuardedChunk chunk) {
     const Key key{stream_id, chunk.bytes};
+    chunk.stream_id = stream_id;
     by_order_.emplace_hint(by_order_.end(), next_order_, key);
     chunks_[key].push_back({chunk, next_order_++});
     bytes_ += chunk.bytes;
@@ -35,6 +36,16 @@ void ChunkCache::taken(Chunks::iterator from, const Entry& entry) {
     if (from->second.empty()) { chunks_.erase(from); }
     by_order_.erase(entry.order);
     bytes_ -= entry.chunk.bytes;
+}
+
+void ChunkCache::add_windows(Bytes guard_bytes, std::vector<ByteRange>& windows) const {
+    for (const auto& [key, entries] : chunks_) {
+        for (const Entry& entry : entries) {
+            const Address begin = entry.chunk.window;
+            if (begin == 0) { continue; }
+            windows.push_back({begin, begin + entry.chunk.bytes + 2 * guard_bytes});
+        }
+    }
 }
 
 Bytes ChunkCache::recounted_bytes() const {

@@ -1,5 +1,5 @@
-// Physical memory that GuardedMemory holds for its next windows: handles that are mapped nowhere,
-// by stream and size. Each was filled with the pattern when it was given up.
+// Physical memory that GuardedMemory holds for its next windows: handles by stream and size, mapped
+// nowhere or in a fresh window. Each was filled with the pattern when it was given up.
 //
 //   bytes() == sum of the handles' bytes
 #pragma once
@@ -10,18 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/isolation.h"
+#include "core/guarded_chunk.h"
 
 namespace gma {
-
-struct GuardedChunk {
-    Handle handle{};
-    Bytes bytes = 0;         // whole pages
-    bool patterned = false;  // it holds the pattern, all of it, unless someone writes freed memory
-    bool mapped = false;
-    LedgerEntry tensor;      // that had it last, if any is known
-    Address last_begin = 0;  // where it was mapped then
-};
 
 class ChunkCache {
 public:
@@ -33,6 +24,8 @@ public:
     GuardedChunk take_oldest();
     Bytes bytes() const { return bytes_; }
     Bytes recounted_bytes() const;
+    // The fresh windows that handles are mapped into.
+    void add_windows(Bytes guard_bytes, std::vector<ByteRange>& windows) const;
 
 private:
     struct Entry {

@@ -207,8 +207,8 @@ Result<std::int64_t> DeviceHeap::check_now() {
     flush_redzones_locked();
     if (Status status = driver_.synchronize_device(device_); !status.ok()) { return status; }
     redzones_.collect(true);
-    strategy_->finish_checks();
     strategy_->poll();
+    strategy_->finish_checks();
     if (Status status = check_free_locked(); !status.ok()) { return status; }
     std::vector<ByteRange> ranges;
     std::vector<const LedgerEntry*> tensors;

@@ -9,7 +9,7 @@
 namespace gma {
 
 GuardedMemory::GuardedMemory(Driver& driver, int device, DeviceProperties properties,
-                             const Options& options, Ledger& ledger)
+                             const Options& options, Isolation level, Ledger& ledger)
     : driver_(driver),
       device_(device),
       page_bytes_(properties.page_bytes),
@@ -17,8 +17,11 @@ GuardedMemory::GuardedMemory(Driver& driver, int device, DeviceProperties proper
       against_lower_(options.guard == "lower"),
       poisons_(options.poison == "on"),
       scrubs_(options.scrub == "on"),
+      moves_(options.mapping_thread == "auto" ? driver.is_card() : options.mapping_thread == "on"),
+      unmaps_at_once_(level == Isolation::Strict),
       ledger_(ledger),
-      addresses_(driver, device, properties.page_bytes, options.quarantine_gb * 1_GiB) {}
+      addresses_(driver, device, properties.page_bytes, options.quarantine_gb * 1_GiB),
+      thread_(driver, device) {}
 
 GuardedMemory::~GuardedMemory() {
     retry_stuck();
@@ -30,102 +33,45 @@ BaseAllocation GuardedMemory::extent(const Segment& segment) const {
 }
 
 Result<Address> GuardedMemory::obtain(Bytes block_bytes, const Request& request) {
-    if (in_use_bytes_ + stuck_bytes_ + held_bytes(block_bytes) > limit_bytes_) {
-        return Status(Code::OutOfMemory, "the limit allows no more memory");
-    }
-    Result<Window> window = open(block_bytes, request);
-    if (!window) { return window.status(); }
-    Status status = gather(*window);
-    if (status.ok()) { status = map(*window); }
-    // Not while a graph is captured: a fill would become a part of it, or break it.
-    const bool may_fill = !request.for_graph && !request.capturing;
-    if (status.ok() && may_fill) { status = fill_fresh(*window); }
-    if (!status.ok()) {
-        static_cast<void>(close(*window, Addresses::Unused));
-        return status;
-    }
-    if (may_fill) { check_reused(*window); }
-    in_use_bytes_ += window->pages_bytes;
-    in_use_peak_bytes_ = std::max(in_use_peak_bytes_, in_use_bytes_);
-    const Address block = window->block;
-    windows_.emplace(block, std::move(*window));
-    return block;
-}
-
-Result<GuardedMemory::Window> GuardedMemory::open(Bytes block_bytes, const Request& request) {
+    take_moved();
     Window window;
     window.pages_bytes = held_bytes(block_bytes);
     window.bytes = window.pages_bytes + 2 * page_bytes_;
     window.requested_bytes = request.requested_bytes;
     window.stream = request.stream;
     window.stream_id = request.stream_id;
-    Result<Address> begin = addresses_.take(window.bytes);
-    if (!begin) { return begin.status(); }
-    window.begin = *begin;
-    window.pages = *begin + page_bytes_;
+    Status status = open(window, block_bytes);
+    // Not while a graph is captured: a fill would become a part of it, or break it.
+    const bool may_fill = !request.for_graph && !request.capturing;
+    if (status.ok() && may_fill) { status = fill_fresh(window); }
+    if (!status.ok()) {
+        static_cast<void>(close(window, Addresses::Unused));
+        return status;
+    }
+    if (may_fill) { check_reused(window); }
+    in_use_bytes_ += window.pages_bytes;
+    in_use_peak_bytes_ = std::max(in_use_peak_bytes_, in_use_bytes_);
+    const Address block = window.block;
+    windows_.emplace(block, std::move(window));
+    return block;
+}
+
+// What was gathered may be mapped in a window already. Addresses that nobody has seen are no loss
+// if there is no memory for them.
+Status GuardedMemory::open(Window& window, Bytes block_bytes) {
+    Status status = gather(window);
+    const bool is_mapped = status.ok() && window.chunks.front().window != 0;
+    if (is_mapped) {
+        window.begin = std::exchange(window.chunks.front().window, 0);
+    } else if (status.ok()) {
+        Result<Address> begin = addresses_.take(window.bytes);
+        if (!begin) { return begin.status(); }
+        window.begin = *begin;
+    }
+    if (!status.ok()) { return status; }
+    window.pages = window.begin + page_bytes_;
     window.block = against_lower_ ? window.pages : window.pages + window.pages_bytes - block_bytes;
-    return window;
-}
-
-// The driver's cost is per handle, for each pair: so one of just so many bytes. Where that would be
-// more than is kept it takes the place of others, unless to give back so much takes longer than to
-// map some of them.
-Status GuardedMemory::gather(Window& window) {
-    for (Bytes missing = window.pages_bytes; missing > 0;) {
-        const Bytes wanted = std::min(missing, kMaxChunkBytes);
-        GuardedChunk chunk = cache_.take(window.stream_id, wanted, wanted);
-        const Bytes excess = chunk.bytes > 0 ? 0 : excess_bytes(window, missing, wanted);
-        if (excess > 0 && wanted > kMaxReplacedBytes) {
-            chunk = cache_.take(window.stream_id, wanted / 4, wanted);
-        }
-        if (chunk.bytes == 0) {
-            Result<GuardedChunk> made = new_chunk(wanted, excess);
-            if (!made) { return made.status(); }
-            chunk = *made;
-        }
-        window.chunks.push_back(chunk);
-        missing -= chunk.bytes;
-    }
-    return {};
-}
-
-// How much more than is kept would be held with a new handle.
-Bytes GuardedMemory::excess_bytes(const Window& window, Bytes missing_bytes,
-                                  Bytes new_bytes) const {
-    const Bytes in_use = in_use_bytes_ + window.pages_bytes - missing_bytes;
-    const Bytes most = most_held_bytes(std::max(in_use_peak_bytes_, in_use + missing_bytes));
-    const Bytes held = in_use + cache_.bytes() + stuck_bytes_ + new_bytes;
-    return held - std::min(held, most);
-}
-
-Result<GuardedChunk> GuardedMemory::new_chunk(Bytes bytes, Bytes excess_bytes) {
-    if (excess_bytes > 0) {
-        if (Result<Bytes> gone = release_cached(excess_bytes); !gone) { return gone.status(); }
-    }
-    return create_chunk(bytes);
-}
-
-// A card that is full may have room for what the cache holds.
-Result<GuardedChunk> GuardedMemory::create_chunk(Bytes bytes) {
-    Result<Handle> handle = driver_.create(device_, bytes, Reach::Private);
-    if (!handle && handle.status().code() == Code::OutOfMemory && cache_.bytes() > 0) {
-        if (Result<Bytes> gone = release_cached(kMaxRequestBytes); !gone) { return gone.status(); }
-        handle = driver_.create(device_, bytes, Reach::Private);
-    }
-    if (!handle) { return handle.status(); }
-    ++created_count_;
-    return GuardedChunk{*handle, bytes, false, false, {}, 0};
-}
-
-Status GuardedMemory::map(Window& window) {
-    Address at = window.pages;
-    for (GuardedChunk& chunk : window.chunks) {
-        Status status = driver_.map(at, chunk.bytes, chunk.handle);
-        if (!status.ok()) { return status; }
-        chunk.mapped = true;
-        at += chunk.bytes;
-    }
-    return driver_.set_access(device_, window.pages, window.pages_bytes, Reach::Private);
+    return is_mapped ? status : map_chunks(driver_, device_, window.pages, window.chunks);
 }
 
 Status GuardedMemory::fill_fresh(Window& window) {
@@ -201,61 +147,39 @@ void GuardedMemory::collect_reused(bool wait) {
     }
 }
 
-Status GuardedMemory::unmap(Window& window) {
-    Status first;
-    Address at = window.pages;
-    for (GuardedChunk& chunk : window.chunks) {
-        const Address address = std::exchange(at, at + chunk.bytes);
-        if (!chunk.mapped) { continue; }
-        Status status = driver_.unmap(address, chunk.bytes);
-        chunk.mapped = !status.ok();
-        if (window.swept) { chunk.last_begin = address; }
-        if (!status.ok() && first.ok()) { first = std::move(status); }
-    }
-    return first;
-}
-
 // What the driver refuses to unmap is stuck, and with it the window's addresses.
 Status GuardedMemory::close(Window& window, Addresses addresses) {
-    Status status = unmap(window);
-    if (!status.ok()) {
-        stuck_bytes_ += window.pages_bytes;
-        stuck_.emplace_back(std::move(window), addresses);
-        return status;
-    }
-    for (const GuardedChunk& chunk : window.chunks) { cache_.put(window.stream_id, chunk); }
-    window.chunks.clear();
-    if (addresses == Addresses::Unused) {
-        addresses_.give_back(window.begin, window.bytes);
+    const LastPlace last = window.swept ? LastPlace::Note : LastPlace::Keep;
+    Status status = unmap_chunks(driver_, window.pages, last, window.chunks);
+    if (status.ok()) {
+        put(window, addresses);
+        keep_within(0);
     } else {
-        quarantined_[window.begin] = window.block;
-        for (Address begin : addresses_.retire(window.begin, window.bytes)) {
-            const auto expired = quarantined_.extract(begin);
-            if (!expired.empty()) { ledger_.expired(expired.mapped()); }
-        }
+        stick(std::move(window), addresses);
     }
-    const Bytes kept = kept_bytes();
-    if (cache_.bytes() > kept) { static_cast<void>(release_cached(cache_.bytes() - kept)); }
     return status;
 }
 
-// In all: no more than the limit allows, and than was in use at most and a little more.
-Bytes GuardedMemory::most_held_bytes(Bytes in_use_peak_bytes) const {
-    const Bytes more = std::max(kKeptBytes, in_use_peak_bytes / kKeptShare);
-    return std::min(limit_bytes_, in_use_peak_bytes + more);
+// Of a window that has no addresses (any more), only the handles.
+void GuardedMemory::put(Window& window, Addresses addresses) {
+    for (const GuardedChunk& chunk : window.chunks) { cache_.put(window.stream_id, chunk); }
+    window.chunks.clear();
+    if (window.begin == 0) { return; }
+    if (addresses == Addresses::Used) { return retire(window); }
+    addresses_.give_back(window.begin, window.bytes);
 }
 
-// Of that, in the cache.
-Bytes GuardedMemory::kept_bytes() const {
-    const Bytes most = most_held_bytes(in_use_peak_bytes_);
-    return most - std::min(most, in_use_bytes_ + stuck_bytes_);
-}
-
-void GuardedMemory::retry_stuck() {
-    for (auto& [window, addresses] : std::exchange(stuck_, {})) {
-        stuck_bytes_ -= window.pages_bytes;
-        static_cast<void>(close(window, addresses));
+void GuardedMemory::retire(Window& window) {
+    quarantined_[window.begin] = window.block;
+    for (Address begin : addresses_.retire(std::exchange(window.begin, 0), window.bytes)) {
+        const auto expired = quarantined_.extract(begin);
+        if (!expired.empty()) { ledger_.expired(expired.mapped()); }
     }
+}
+
+void GuardedMemory::stick(Window window, Addresses addresses) {
+    stuck_bytes_ += window.pages_bytes;
+    stuck_.emplace_back(std::move(window), addresses);
 }
 
 std::vector<ByteRange> GuardedMemory::gaps_of(const Window& window) {
@@ -330,7 +254,9 @@ Status GuardedMemory::give_back(const Segment& segment) {
     collect(window);
     in_use_bytes_ -= window.pages_bytes;
     ledger_.quarantined(window.block);
-    return close(window, Addresses::Used);
+    take_moved();
+    keep_within(0);
+    return move(window) ? Status() : close(window, Addresses::Used);
 }
 
 BaseAllocation GuardedMemory::pages(Address address) const {
@@ -341,18 +267,6 @@ BaseAllocation GuardedMemory::pages(Address address) const {
 ByteRange GuardedMemory::window(Address address) const {
     const Window& window = windows_.at(address);
     return {window.begin, window.begin + window.bytes};
-}
-
-Result<Bytes> GuardedMemory::release_cached(Bytes bytes) {
-    Bytes gone = 0;
-    while (gone < bytes && cache_.bytes() > 0) {
-        const GuardedChunk chunk = cache_.take_oldest();
-        gone += chunk.bytes;
-        Status status = driver_.release(device_, chunk.handle, chunk.bytes);
-        ++(status.ok() ? released_count_ : leaked_count_);
-        if (!status.ok()) { return status; }
-    }
-    return gone;
 }
 
 Status GuardedMemory::audit() const {
@@ -383,6 +297,17 @@ Status GuardedMemory::audit() const {
     for (const auto& [window, addresses] : stuck_) {
         if (Status status = look_at(window, stuck_bytes); !status.ok()) { return status; }
     }
+    Bytes moving_bytes = 0;
+    for (const Move& move : moving_) {
+        moving_bytes += move.window.pages_bytes;
+        const Address begin = move.window.begin;
+        if (begin != 0) { taken.push_back({begin, begin + move.window.bytes}); }
+        if (move.fresh != 0) { taken.push_back({move.fresh, move.fresh + move.window.bytes}); }
+    }
+    if (moving_bytes != moving_bytes_) {
+        return broken_invariant("sum(moving pages) == moving", moving_bytes, moving_bytes_);
+    }
+    cache_.add_windows(page_bytes_, taken);
     if (pages_bytes != in_use_bytes_) {
         return broken_invariant("sum(window pages) == in use", pages_bytes, in_use_bytes_);
     }

@@ -8,22 +8,27 @@
 // The pages are handles that nobody else has: one, where it can be. What the tensor does not
 // fill of them holds kPattern from the first use to the free, which checks it. Then all of it is
 // filled with the pattern; once the fence of that has passed, the handles are unmapped and go to
-// the cache, and the window into quarantine. When a handle is used again its pages must still hold
-// the pattern: a write that came after the fill and before the unmap is the last tensor's.
+// the cache, and the window into quarantine. With a mapping thread they go there by way of it, and
+// come mapped in a fresh window, for the next tensor of as many pages. When a handle is used again
+// its pages must still hold the pattern: a write that came after the fill and before the unmap is
+// the last tensor's.
 //
 //   in_use_bytes() == sum of the pages of all windows;  in_use + cached + stuck <= limit
+//   cached_bytes() == the cache's and those on their way to it
 //
 // What is done while a graph is captured cannot fill or check: such a block has no pattern.
 #pragma once
 
 #include <algorithm>
 #include <deque>
+#include <memory>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "core/chunk_cache.h"
 #include "core/ledger.h"
+#include "core/mapping_thread.h"
 #include "core/segment_memory.h"
 #include "core/window_addresses.h"
 
@@ -32,7 +37,7 @@ namespace gma {
 class GuardedMemory final : public SegmentMemory {
 public:
     GuardedMemory(Driver& driver, int device, DeviceProperties properties, const Options& options,
-                  Ledger& ledger);
+                  Isolation level, Ledger& ledger);
     ~GuardedMemory() override;
 
     // What a block of `requested_bytes` takes of its pages: a multiple of the alignment.
@@ -63,14 +68,17 @@ public:
     BaseAllocation pages(Address address) const;
     ByteRange window(Address address) const;  // guards included
     Bytes in_use_bytes() const { return in_use_bytes_; }
-    Bytes cached_bytes() const { return cache_.bytes(); }
+    Bytes cached_bytes() const { return cache_.bytes() + moving_bytes_; }
     // Pages that the driver has refused to unmap; tried again by retry_stuck().
     Bytes stuck_bytes() const { return stuck_bytes_; }
-    Bytes quarantined_bytes() const { return addresses_.quarantined_bytes(); }
+    // With those that the mapping thread is about to unmap.
+    Bytes quarantined_bytes() const;
     void set_limit(Bytes limit_bytes) { limit_bytes_ = limit_bytes; }
     // Gives cached handles back to the driver, the oldest first, until `bytes` are gone.
-    Result<Bytes> release_cached(Bytes bytes);
+    Result<Bytes> release_cached(Bytes bytes) { return release(bytes, Moving::Await); }
     void retry_stuck();
+    // Waits for the mapping thread.
+    void settle();
     // From now on so much is kept as if no more had ever been in use than now.
     void forget_peak() { in_use_peak_bytes_ = in_use_bytes_; }
     std::int64_t created_count() const { return created_count_; }
@@ -106,21 +114,39 @@ private:
         std::vector<std::pair<Address, GuardedChunk>> reused;  // as they were, where they are
     };
 
-    Result<Window> open(Bytes block_bytes, const Request& request);
+    // On its way through the mapping thread.
+    struct Move {
+        Window window;      // without its handles: the job has them; begin 0: retired already
+        Address fresh = 0;  // the window they go to, of the same size; 0: none
+        std::unique_ptr<MappingJob> job;
+    };
+
+    Status open(Window& window, Bytes block_bytes);
     Status gather(Window& window);
+    bool dissolve(GuardedChunk& chunk);
     Bytes excess_bytes(const Window& window, Bytes missing_bytes, Bytes new_bytes) const;
-    Result<GuardedChunk> new_chunk(Bytes bytes, Bytes excess_bytes);
+    Status check_limit(const Window& window) const;
+    Result<GuardedChunk> new_chunk(const Window& window, Bytes bytes, Bytes excess_bytes);
     Result<GuardedChunk> create_chunk(Bytes bytes);
-    Status map(Window& window);
     Status fill_fresh(Window& window);
     void check_reused(Window& window);
     Result<bool> ask(Check check, bool wait, std::vector<Finding>& findings);
     // False: the stream has not got there, and nobody waited.
     bool collect_reused(Window& window, bool wait);
-    Status unmap(Window& window);
     // The handles go to the cache and the addresses to whom they belong next.
     enum class Addresses : std::uint8_t { Unused, Used };
     Status close(Window& window, Addresses addresses);
+    void put(Window& window, Addresses addresses);
+    void retire(Window& window);
+    void stick(Window window, Addresses addresses);
+    Window fresh_window(Address begin, Bytes pages_bytes) const;
+    bool move(Window& window);
+    void take_moved();
+    bool wait_moved();
+    bool is_coming(std::uint64_t stream_id, Bytes least_bytes, Bytes most_bytes) const;
+    void keep_within(Bytes more_bytes);
+    enum class Moving : std::uint8_t { Leave, Await };
+    Result<Bytes> release(Bytes bytes, Moving moving);
     Bytes most_held_bytes(Bytes in_use_peak_bytes) const;
     Bytes kept_bytes() const;
     void collect(Window& window);
@@ -133,12 +159,18 @@ private:
     const bool against_lower_;
     const bool poisons_;
     const bool scrubs_;
+    const bool moves_;           // has a mapping thread
+    const bool unmaps_at_once_;  // before that
     Ledger& ledger_;
     WindowAddresses addresses_;
     ChunkCache cache_;
     std::unordered_map<Address, Window> windows_;       // by the block's address
     std::unordered_map<Address, Address> quarantined_;  // a window's begin: its block
     std::vector<std::pair<Window, Addresses>> stuck_;
+    std::deque<Move> moving_;  // in the order of their jobs
+    Bytes moving_bytes_ = 0;
+    std::uint64_t moved_count_ = 0;
+    MappingThread thread_;
     std::deque<Address> reused_blocks_;  // that may have such a check, oldest first
     Bytes limit_bytes_ = kMaxRequestBytes;
     Bytes in_use_bytes_ = 0;

@@ -18,7 +18,7 @@ GuardedStrategy::GuardedStrategy(Driver& driver, int device, DeviceProperties pr
                                  const Options& options, Isolation level,
                                  const Listeners& listeners, Ledger& ledger)
     : waits_at_free_(level == Isolation::Strict),
-      memory_(*new GuardedMemory(driver, device, properties, options, ledger)),
+      memory_(*new GuardedMemory(driver, device, properties, options, level, ledger)),
       store_(driver, device, listeners, owned(memory_)) {}
 
 GuardedStrategy::IdleKey GuardedStrategy::key_of(const Segment& segment) {

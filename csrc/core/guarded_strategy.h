@@ -42,7 +42,10 @@ public:
     }
     // Also of checks that were queued when handles were used again.
     void poll() override;
-    void finish_checks() override { memory_.collect_reused(true); }
+    void finish_checks() override {
+        memory_.collect_reused(true);
+        memory_.settle();
+    }
     Result<Bytes> trim(Bytes bytes, Wait wait) override;
     void release_pool(PoolId pool) override;
     Result<Bytes> trim_pool(PoolId pool, Wait wait) override;
@@ -55,7 +58,10 @@ public:
     Status check_place(const Request& request) const override;
     Result<bool> fill_place(const Request& request, Effort effort) override;
     Block* take_at(PoolId pool, Address at, Bytes bytes) override;
-    void set_captures(bool captures) override { store_.set_captures(captures); }
+    void set_captures(bool captures) override {
+        if (captures) { memory_.settle(); }
+        store_.set_captures(captures);
+    }
     void pin(Block* block) override { store_.pin(block); }
     void unpin(Block* block) override;
     void set_limit(Bytes limit_bytes) override;

@@ -73,6 +73,8 @@ class Driver {
 public:
     virtual ~Driver() = default;
 
+    // Not so where a run is to be repeated call by call.
+    virtual bool is_card() const { return true; }
     virtual int device_count() = 0;
     virtual Result<DeviceProperties> properties(int device) = 0;
     virtual Result<CardMemory> card_memory(int device) = 0;

@@ -25,6 +25,7 @@ class HostDriver final : public Driver {
 public:
     explicit HostDriver(const HostDriverConfig& config = {});
 
+    bool is_card() const override { return false; }
     int device_count() override { return config_.device_count; }
     Result<DeviceProperties> properties(int device) override;
     Result<CardMemory> card_memory(int device) override;

@@ -28,6 +28,7 @@ struct Parent {
         Options options;
         const bool is_level = isolation_named(kind) != Isolation::Off;
         (is_level ? options.isolation : options.strategy) = kind;
+        if (is_level) { options.mapping_thread = "on"; }
         Result<std::unique_ptr<Allocator>> made = Allocator::create(driver, options);
         REQUIRE(static_cast<bool>(made));
         allocator = std::move(*made);
@@ -127,6 +128,25 @@ TEST_CASE("a child does not touch the parent's locks, whoever held them") {
     done = true;
     busy.join();
     CHECK(worst == 0);
+}
+
+TEST_CASE("a child waits for no thread of its parent's, whatever that was doing") {
+    Parent parent("tensor");
+    int worst = 0;
+    for (int i = 0; i < 20; ++i) {
+        for (int j = 0; j < 12; ++j) {
+            REQUIRE(parent.allocator->free(parent.allocate(1_MiB)).ok());
+        }
+        worst = std::max(
+            worst, in_child([&] {
+                const Status status = parent.allocator->allocate(0, 1000, nullptr).status();
+                const bool is_silent = parent.allocator->trim(0).status().code() == Code::Forked;
+                parent.allocator.reset();
+                return is_forked(status) && is_silent ? 0 : 1;
+            }));
+    }
+    CHECK(worst == 0);
+    CHECK(parent.allocator->audit().ok());
 }
 
 TEST_CASE("a child may make its own, and its child may not use that") {

@@ -219,6 +219,10 @@ TEST_CASE("random programs under stream") { run_programs("isolation:stream"); }
 TEST_CASE("random programs under packed") { run_programs("isolation:packed"); }
 TEST_CASE("random programs under tensor") { run_programs("isolation:tensor"); }
 TEST_CASE("random programs under strict") { run_programs("isolation:strict"); }
+TEST_CASE("random programs with a thread that maps") {
+    SUBCASE("tensor") { run_programs("isolation:tensor,mapping_thread:on"); }
+    SUBCASE("strict") { run_programs("isolation:strict,mapping_thread:on"); }
+}
 TEST_CASE("random programs with regions only") { run_programs("strategy:paged"); }
 TEST_CASE("random programs with addresses used again at once") {
     run_programs("isolation:tensor,quarantine_gb:0,guard:lower,guard_alignment:16,poison:off");
