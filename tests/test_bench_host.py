@@ -28,12 +28,15 @@ def cost(allocator: str, index: int, pair: float, stats: float | None = 100.0) -
     return {"allocator": allocator, "round": index, "door": door, "ns": ns}
 
 
-def test_costs_are_compared_within_a_round() -> None:
+def test_the_least_costs_of_the_same_rounds_are_compared() -> None:
     rows = [cost("native", 0, 400.0), cost("native", 1, 800.0), cost("native", 2, 400.0)]
     rows += [cost("paged@bridge", 0, 40.0), cost("paged@bridge", 1, 40.0)]
     rows += [cost("paged@bridge", 2, 200.0), cost("paged@bridge", 3, 9.0)]  # no native run
     rows += [cost("paged@stock", 0, 200.0, None)]
     assert host_cost.ratios(rows, "paged@bridge")["pair 512"] == pytest.approx(0.1)
+    rows += [cost("native", 4, 300.0), cost("paged@bridge", 4, 60.0)]
+    assert host_cost.ratios(rows, "paged@bridge")["pair 512"] == pytest.approx(40 / 300)
+    del rows[-2:]
     assert host_cost.ratios(rows, "paged@stock") == {"pair 512": 0.5, "getDeviceStats": None}
     assert host_cost.costs(rows, "native") == {"pair 512": 400.0, "getDeviceStats": 100.0}
     text = host_cost.render(rows)

@@ -3,9 +3,10 @@
     python -m benchmarks.host.host_cost --seconds 140
 
 Each allocator runs in processes of its own, in alternating order, so that a machine that warms up
-favours nobody. A row's ratio is the median over the rounds of its cost / that of PyTorch's default
-in the same round. Nothing runs on the GPU but what allocation itself asks of it. Needs g++ and
-CUDA's headers.
+favours nobody. What else runs on a host only adds, for as long as a process lives and up to twice
+the cost: a row shows the least of its rounds, and its ratio is that to the least of PyTorch's
+default in the same rounds. Percentiles of single calls are medians over the rounds. Nothing runs on
+the GPU but what allocation itself asks of it. Needs g++ and CUDA's headers.
 """
 
 from __future__ import annotations
@@ -66,31 +67,35 @@ def measure(arguments: argparse.Namespace) -> list[Row]:
 
 
 def costs(rows: list[Row], allocator: str) -> dict[str, float | None]:
-    """Return the median of each cost over the rounds, in ns."""
+    """Return each cost in ns: the least of the rounds, of a percentile their median."""
     runs = [row["ns"] for row in rows if row["allocator"] == allocator and "ns" in row]
     kinds = dict.fromkeys(kind for run in runs for kind in run)
-    return {kind: _median([run.get(kind) for run in runs]) for kind in kinds}
+    return {kind: _of_rounds(kind, [run.get(kind) for run in runs]) for kind in kinds}
 
 
 def ratios(rows: list[Row], allocator: str) -> dict[str, float | None]:
-    """Return the median over the rounds of a cost / the reference's in the same round."""
-    references = {
-        row["round"]: row["ns"] for row in rows if row["allocator"] == REFERENCE and "ns" in row
-    }
-    found: dict[str, list[float | None]] = {}
-    for row in rows:
-        if row["allocator"] != allocator or "ns" not in row or row["round"] not in references:
-            continue
-        for kind, ns in row["ns"].items():
-            base = references[row["round"]].get(kind)
-            usable = ns is not None and base is not None and base > 0
-            found.setdefault(kind, []).append(ns / base if usable else None)
-    return {kind: _median(each) for kind, each in found.items()}
+    """Return each cost / the reference's, both of the rounds in which both ran."""
+    good = [row for row in rows if "ns" in row]
+    shared = set.intersection(
+        *(
+            {row["round"] for row in good if row["allocator"] == name}
+            for name in (allocator, REFERENCE)
+        )
+    )
+    paired = [row for row in good if row["round"] in shared]
+    base = costs(paired, REFERENCE)
+    return {kind: _ratio(ns, base.get(kind)) for kind, ns in costs(paired, allocator).items()}
 
 
-def _median(values: list[float | None]) -> float | None:
+def _ratio(ns: float | None, base: float | None) -> float | None:
+    return ns / base if ns is not None and base is not None and base > 0 else None
+
+
+def _of_rounds(kind: str, values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    if not known:
+        return None
+    return statistics.median(known) if is_single_call(kind) else min(known)
 
 
 def is_bound(rows: list[Row], allocator: str, kind: str) -> bool:

@@ -140,19 +140,26 @@ def let_go(kept: list[Any], seconds: float = HOLES_SECONDS) -> None:
 
 
 def history_added(torch: Any, loops: Loops) -> Costs:
-    """Return what recording adds to one pair, by how much of the call stack it keeps."""
+    """Return what recording adds to one pair, by how much of the call stack it keeps.
+
+    What a pair costs without is asked before and after each: a host is faster at times.
+    """
     found: Costs = {}
-    off = loops.pair_with_python(SMALL)
+    offs = [loops.pair_with_python(SMALL)]
+    ons: Costs = {}
     for name, context in CONTEXTS.items():
         try:
             torch.cuda.memory._record_memory_history(
                 "all", context=context, stacks="python", max_entries=HISTORY_ENTRIES
             )
         except RuntimeError:  # an allocator without a history
-            found[f"history {name}"] = None
             continue
-        on = loops.pair_with_python(SMALL)
+        ons[name] = loops.pair_with_python(SMALL)
         torch.cuda.memory._record_memory_history(None)
+        offs.append(loops.pair_with_python(SMALL))
+    off = min((each for each in offs if each is not None), default=None)
+    for name in CONTEXTS:
+        on = ons.get(name)
         found[f"history {name}"] = None if on is None or off is None else round(on - off, 1)
     return found
 

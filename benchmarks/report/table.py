@@ -100,7 +100,8 @@ def host_cost_section() -> str:
     rows = content["rows"]
     latencies = host_cost.render_latencies(rows)
     tables = "\n\n".join([host_cost.render(rows), *([latencies] if latencies else [])])
-    return f"{tables}\n\nMedians; rounds: {_round_count(rows)}. {_of_file(content, path)}\n"
+    how = "The least of the rounds, of percentiles the median; rounds"
+    return f"{tables}\n\n{how}: {_round_count(rows)}. {_of_file(content, path)}\n"
 
 
 def isolation_section() -> str:
