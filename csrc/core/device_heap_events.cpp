@@ -5,15 +5,23 @@
 
 namespace gma {
 
-// Every free asks while a history is kept: the answer is made in its place, and not copied.
+void DeviceHeap::fill_in(TraceRecord& record, const Block& block) const {
+    const PoolId pool = block.arena != nullptr ? block.arena->key().pool : block.segment->pool;
+    record.address = block.address;
+    record.bytes = block.requested();
+    record.stream = reinterpret_cast<std::uintptr_t>(block.stream());
+    record.pool_first = static_cast<std::uint32_t>(pool.first);
+    record.pool_second = static_cast<std::uint32_t>(pool.second);
+    record.device = static_cast<std::int16_t>(device_);
+    record.action = block.recorded ? Action::FreeRequested : Action::Free;
+}
+
 std::optional<TraceRecord> DeviceHeap::describe(Address address, std::uintptr_t tagged) {
     std::optional<TraceRecord> found(std::in_place);
     const auto fill_in_object = [&](TraceRecord& record, Slab* slab) {
         const ThreadCache::ObjectInfo object = slab->cache->info(slab, address);
         if (!object.allocated) { return false; }
-        record.bytes = object.requested_bytes;
-        record.stream = reinterpret_cast<std::uintptr_t>(slab->cache->key().stream);
-        record.action = Action::Free;
+        fill_in(record, *slab, address, object.requested_bytes);
         if (!object.recorded) { return true; }
         const std::lock_guard guard(lock_);
         if (pending_.waits(address)) { record.action = Action::FreeRequested; }
@@ -23,17 +31,9 @@ std::optional<TraceRecord> DeviceHeap::describe(Address address, std::uintptr_t 
         const std::lock_guard guard(lock_);
         const Block* block = live_block_locked(address);
         if (block == nullptr) { return false; }
-        record.bytes = block->requested();
-        record.stream = reinterpret_cast<std::uintptr_t>(block->stream());
-        const PoolId pool =
-            block->arena != nullptr ? block->arena->key().pool : block->segment->pool;
-        record.pool_first = static_cast<std::uint32_t>(pool.first);
-        record.pool_second = static_cast<std::uint32_t>(pool.second);
-        record.action = block->recorded ? Action::FreeRequested : Action::Free;
+        fill_in(record, *block);
         return true;
     };
-    found->address = address;
-    found->device = static_cast<std::int16_t>(device_);
     const bool is_live = (tagged & 1) != 0
                              ? fill_in_object(*found, reinterpret_cast<Slab*>(tagged - 1))
                              : fill_in_block(*found);

@@ -66,8 +66,13 @@ public:
     // 0 when no slab of the class has room.
     Address take(int class_index, Bytes requested_bytes);
     // Gives an object back. SlabEmpty: `emptied` left the cache and is the caller's to give back.
-    // Recorded: nothing was done, the free has to wait for streams.
-    Freed put(Slab* slab, Address address, Slab*& emptied);
+    // Recorded: nothing was done, the free has to wait for streams. Unless the free is refused or
+    // has to wait, tell(requested bytes) is called before anybody else can have the object.
+    template <class Tell>
+    Freed put(Slab* slab, Address address, Slab*& emptied, const Tell& tell);
+    Freed put(Slab* slab, Address address, Slab*& emptied) {
+        return put(slab, address, emptied, [](Bytes) {});
+    }
     // A pending object's streams are done: like put(), but it was counted as freed before.
     Freed put_pending(Slab* slab, Address address, Slab*& emptied);
     void add(Slab* slab);
@@ -92,8 +97,10 @@ public:
     // lock, where the search would find the same place. Memory then lies as if the block had been
     // given back. At most one is parked in a cache, and every look at the device as a whole (a
     // request that the thread does not serve itself, statistics, trimming) gives it back first.
-    // false: another one is parked, or small objects are to be counted before.
-    bool park(Block* block);
+    // false: another one is parked, or small objects are to be counted before. Else tell() is
+    // called first, as in put().
+    template <class Tell>
+    bool park(Block* block, const Tell& tell);
     bool has_parked(Bytes bytes) const {
         return parked_bytes_.load(std::memory_order_relaxed) == bytes;
     }
@@ -186,13 +193,17 @@ inline Address ThreadCache::take(int class_index, Bytes requested_bytes) {
     return slab->address_of(index);
 }
 
-inline ThreadCache::Freed ThreadCache::put(Slab* slab, Address address, Slab*& emptied) {
+template <class Tell>
+[[gnu::always_inline]] inline ThreadCache::Freed ThreadCache::put(Slab* slab, Address address,
+                                                                  Slab*& emptied,
+                                                                  const Tell& tell) {
     std::lock_guard guard(lock_);
     const std::uint32_t index = slab->index_of(address);
     if (index == slab->object_count || Slab::test(slab->free_bits, index)) [[unlikely]] {
         return Freed::NotAllocated;
     }
     if (Slab::test(slab->recorded_bits, index)) [[unlikely]] { return Freed::Recorded; }
+    tell(slab->object_bytes - slab->unused_bytes[index]);
     count_free(slab, index);
     if (delta_.bytes.net() < -kFlushBytes) [[unlikely]] {
         flush_due_.store(true, std::memory_order_relaxed);
@@ -200,9 +211,11 @@ inline ThreadCache::Freed ThreadCache::put(Slab* slab, Address address, Slab*& e
     return return_object(slab, index, emptied);
 }
 
-inline bool ThreadCache::park(Block* block) {
+template <class Tell>
+[[gnu::always_inline]] inline bool ThreadCache::park(Block* block, const Tell& tell) {
     std::lock_guard guard(lock_);
     if (parked_ != nullptr || delta_.count.in != 0 || delta_.count.out != 0) { return false; }
+    tell();
     note_change();
     parked_ = block;
     parked_bytes_.store(block->bytes, std::memory_order_relaxed);

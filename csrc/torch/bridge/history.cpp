@@ -14,7 +14,6 @@ using TraceEntry = History::TraceEntry;
 
 // Plain data, which costs no guard and no call to look at.
 #define GMA_PLAIN_THREAD_LOCAL thread_local constinit __attribute__((tls_model("initial-exec")))
-GMA_PLAIN_THREAD_LOCAL const History::Context* the_cause = nullptr;
 // What the thread's events are labelled with; null where they are not.
 GMA_PLAIN_THREAD_LOCAL const std::shared_ptr<const Labels>* the_labels = nullptr;
 #undef GMA_PLAIN_THREAD_LOCAL
@@ -95,8 +94,7 @@ TraceEntry::Action action_of(Action action) {
 
 }  // namespace
 
-History::Cause::Cause(const Context& context) : outer_(the_cause) { the_cause = &context; }
-History::Cause::~Cause() { the_cause = outer_; }
+thread_local constinit const History::Context* History::the_cause = nullptr;
 
 void History::set(const Settings& settings) {
     TORCH_CHECK(settings.when == RecordContext::NEVER || settings.gather != nullptr,
@@ -136,8 +134,7 @@ void History::update_plain() {
     plain_ = recording() && !has_trackers_ && skipped_ == 0 && when_ < RecordContext::ALLOC;
 }
 
-History::Context History::gather(RecordContext level) const {
-    if (when_.load(std::memory_order_relaxed) < level) { return nullptr; }
+History::Context History::gather_now() const {
     const auto function = gather_.load(std::memory_order_relaxed);
     return function != nullptr ? gather_or_reuse(function) : nullptr;
 }
@@ -247,21 +244,44 @@ void History::note_allocation(const Event& event, Context&& context) {
 
 void History::note_free(const TraceRecord& block, Context&& context) {
     Context allocated_by;  // let go outside the lock
-    const bool completes = block.action == Action::Free;
-    if (is_plain()) [[likely]] {
-        const std::lock_guard guard(lock_);
-        const auto device = static_cast<c10::DeviceIndex>(block.device);
-        if (HistoryEntry* slot = plain_slot_locked(device)) [[likely]] {
-            write(*slot, event_of(block, TraceEntry::FREE_REQUESTED), completes, now_locked());
-            if (!contexts_.empty()) { take_context_locked(block.address, allocated_by); }
-            return;
-        }
-    }
-    append(event_of(block, TraceEntry::FREE_REQUESTED), completes ? Completes::Yes : Completes::No,
-           the_labels, [&](Context* kept) {
+    append(event_of(block, TraceEntry::FREE_REQUESTED), completes_of(block), the_labels,
+           [&](Context* kept) {
                if (!contexts_.empty()) { take_context_locked(block.address, allocated_by); }
                if (kept != nullptr) { *kept = std::move(context ? context : allocated_by); }
            });
+}
+
+// What cannot be gathered is left out.
+History::ObservedFree::ObservedFree(History& history) noexcept : history_(history) {
+    try {
+        extra_.context = history.gather(RecordContext::ALL);
+    } catch (...) {}
+}
+
+void History::ObservedFree::note(const TraceRecord& block) noexcept {
+    bytes_ = block.bytes;
+    device_ = static_cast<c10::DeviceIndex>(block.device);
+    try {
+        history_.note_observed(block, extra_, allocated_by_);
+    } catch (...) {  // the host is out of memory: the event is lost, the allocator is not
+    }
+}
+
+// Under locks of the core's: nothing is let go here. A tracker that comes at this very moment has
+// not seen it.
+void History::note_observed(const TraceRecord& block, HistoryExtra& extra, Context& allocated_by) {
+    const Event event = event_of(block, TraceEntry::FREE_REQUESTED);
+    const Completes completes = completes_of(block);
+    const std::lock_guard guard(lock_);
+    if (!recording()) { return; }
+    if (!contexts_.empty()) { take_context_locked(block.address, allocated_by); }
+    if (HistoryEntry* slot = plain_slot_locked(event.device)) [[likely]] {
+        return write(*slot, event, completes == Completes::Yes, now_locked());
+    }
+    const bool is_kept = when_.load(std::memory_order_relaxed) >= RecordContext::ALLOC;
+    if (is_kept && extra.context == nullptr) { extra.context = std::move(allocated_by); }
+    if (the_labels != nullptr) { extra.labels = *the_labels; }
+    push_locked(event, completes, now_locked(), extra);
 }
 
 void History::take_context_locked(std::size_t address, Context& taken) {
