@@ -88,7 +88,7 @@ private:
         DeviceHeap* heap = nullptr;
         std::uintptr_t tagged = 0;
     };
-    Place place_of(Address address) {
+    [[gnu::always_inline]] Place place_of(Address address) {
         if (Arena* arena = addresses_.find(address); arena != nullptr) [[likely]] {
             return {&heap_of(arena->key().device), arena->tagged_start(address)};
         }

@@ -174,7 +174,7 @@ Status DeviceHeap::free_large(Address address, EventSink* observer) {
         block->set_found_at(block->arena->layout());
     }
     if (may_park && park(block, observer)) { return {}; }
-    tell_free(observer, *block);
+    if (observer != nullptr) { observer->note(free_record(*block)); }
     finish_large_free_locked(block);
     return {};
 }

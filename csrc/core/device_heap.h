@@ -70,13 +70,7 @@ public:
         if ((tagged & 1) != 0) [[likely]] {
             auto* slab = reinterpret_cast<Slab*>(tagged - 1);
             Slab* emptied = nullptr;
-            const ThreadCache::Freed freed =
-                slab->cache->put(slab, address, emptied, [&](Bytes requested_bytes) {
-                    if (observer == nullptr) { return; }
-                    TraceRecord record;
-                    fill_in(record, *slab, address, requested_bytes);
-                    observer->note(record);
-                });
+            const ThreadCache::Freed freed = slab->cache->put(slab, address, emptied, observer);
             if (freed == ThreadCache::Freed::Kept) [[likely]] { return {}; }
             return finish_small_free(freed, slab, address, emptied, observer);
         }
@@ -235,22 +229,7 @@ private:
 
     Status finish_small_free(ThreadCache::Freed freed, Slab* slab, Address address, Slab* emptied,
                              EventSink* observer);
-    // What is told of a block, but for a recorded object: its free may have to wait.
-    void fill_in(TraceRecord& record, const Slab& slab, Address address,
-                 Bytes requested_bytes) const {
-        record.address = address;
-        record.bytes = requested_bytes;
-        record.stream = reinterpret_cast<std::uintptr_t>(slab.cache->key().stream);
-        record.device = static_cast<std::int16_t>(device_);
-        record.action = Action::Free;
-    }
-    void fill_in(TraceRecord& record, const Block& block) const;
-    void tell_free(EventSink* observer, const Block& block) const {
-        if (observer == nullptr) { return; }
-        TraceRecord record;
-        fill_in(record, block);
-        observer->note(record);
-    }
+    TraceRecord free_record(const Block& block) const;
     // What a large request takes of its arena.
     static Bytes large_bytes(Bytes bytes) {
         return std::max(round_up(bytes, kUnitBytes), Arena::kGranuleBytes);
@@ -268,7 +247,7 @@ private:
         ThreadCache* cache = find_thread_cache(id_, key.stream);
         if (cache == nullptr || cache->key().stream_id != key.stream_id) { return false; }
         if (block->set_parked(true)) [[unlikely]] { return false; }  // freed twice
-        if (cache->park(block, [&] { tell_free(observer, *block); })) [[likely]] { return true; }
+        if (cache->park(block, observer)) [[likely]] { return true; }
         block->set_parked(false);
         return false;
     }

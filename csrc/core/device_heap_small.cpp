@@ -125,8 +125,8 @@ Status DeviceHeap::free_recorded_object(Slab* slab, Address address, EventSink* 
     note_freed_locked(address);
     const bool waits = pending_.waits(address);
     if (observer != nullptr) {
-        TraceRecord record;
-        fill_in(record, *slab, address, slab->cache->requested_bytes(slab, address));
+        TraceRecord record =
+            slab->cache->free_record(address, slab->cache->requested_bytes(slab, address));
         if (waits) { record.action = Action::FreeRequested; }
         observer->note(record);
     }

@@ -66,13 +66,9 @@ public:
     // 0 when no slab of the class has room.
     Address take(int class_index, Bytes requested_bytes);
     // Gives an object back. SlabEmpty: `emptied` left the cache and is the caller's to give back.
-    // Recorded: nothing was done, the free has to wait for streams. Unless the free is refused or
-    // has to wait, tell(requested bytes) is called before anybody else can have the object.
-    template <class Tell>
-    Freed put(Slab* slab, Address address, Slab*& emptied, const Tell& tell);
-    Freed put(Slab* slab, Address address, Slab*& emptied) {
-        return put(slab, address, emptied, [](Bytes) {});
-    }
+    // Recorded: nothing was done, the free has to wait for streams. NotAllocated: nor was it.
+    // Otherwise `observer`, or null, is told before anybody else can have the object.
+    Freed put(Slab* slab, Address address, Slab*& emptied, EventSink* observer = nullptr);
     // A pending object's streams are done: like put(), but it was counted as freed before.
     Freed put_pending(Slab* slab, Address address, Slab*& emptied);
     void add(Slab* slab);
@@ -85,6 +81,16 @@ public:
     // Counts a recorded object as freed; false if it is not allocated.
     bool count_recorded_free(Slab* slab, Address address);
     Bytes requested_bytes(const Slab* slab, Address address);
+    // What is told of the free of an object or of a parked block.
+    TraceRecord free_record(Address address, Bytes requested_bytes) const {
+        TraceRecord record;
+        record.address = address;
+        record.bytes = requested_bytes;
+        record.stream = reinterpret_cast<std::uintptr_t>(key_.stream);
+        record.device = static_cast<std::int16_t>(key_.device);
+        record.action = Action::Free;
+        return record;
+    }
     struct ObjectInfo {
         Bytes requested_bytes = 0;
         bool allocated = false;
@@ -97,10 +103,8 @@ public:
     // lock, where the search would find the same place. Memory then lies as if the block had been
     // given back. At most one is parked in a cache, and every look at the device as a whole (a
     // request that the thread does not serve itself, statistics, trimming) gives it back first.
-    // false: another one is parked, or small objects are to be counted before. Else tell() is
-    // called first, as in put().
-    template <class Tell>
-    bool park(Block* block, const Tell& tell);
+    // false: another one is parked, or small objects are to be counted before.
+    bool park(Block* block, EventSink* observer);
     bool has_parked(Bytes bytes) const {
         return parked_bytes_.load(std::memory_order_relaxed) == bytes;
     }
@@ -193,17 +197,18 @@ inline Address ThreadCache::take(int class_index, Bytes requested_bytes) {
     return slab->address_of(index);
 }
 
-template <class Tell>
 [[gnu::always_inline]] inline ThreadCache::Freed ThreadCache::put(Slab* slab, Address address,
                                                                   Slab*& emptied,
-                                                                  const Tell& tell) {
+                                                                  EventSink* observer) {
     std::lock_guard guard(lock_);
     const std::uint32_t index = slab->index_of(address);
     if (index == slab->object_count || Slab::test(slab->free_bits, index)) [[unlikely]] {
         return Freed::NotAllocated;
     }
     if (Slab::test(slab->recorded_bits, index)) [[unlikely]] { return Freed::Recorded; }
-    tell(slab->object_bytes - slab->unused_bytes[index]);
+    if (observer != nullptr) {
+        observer->note(free_record(address, slab->object_bytes - slab->unused_bytes[index]));
+    }
     count_free(slab, index);
     if (delta_.bytes.net() < -kFlushBytes) [[unlikely]] {
         flush_due_.store(true, std::memory_order_relaxed);
@@ -211,11 +216,12 @@ template <class Tell>
     return return_object(slab, index, emptied);
 }
 
-template <class Tell>
-[[gnu::always_inline]] inline bool ThreadCache::park(Block* block, const Tell& tell) {
+[[gnu::always_inline]] inline bool ThreadCache::park(Block* block, EventSink* observer) {
     std::lock_guard guard(lock_);
     if (parked_ != nullptr || delta_.count.in != 0 || delta_.count.out != 0) { return false; }
-    tell();
+    if (observer != nullptr) {
+        observer->note(free_record(block->address, block->requested_bytes));
+    }
     note_change();
     parked_ = block;
     parked_bytes_.store(block->bytes, std::memory_order_relaxed);

@@ -219,7 +219,7 @@ void History::note(const Event& event, Context&& context) {
     });
 }
 
-HistoryEntry* History::plain_slot_locked(c10::DeviceIndex device) {
+[[gnu::always_inline]] inline HistoryEntry* History::plain_slot_locked(c10::DeviceIndex device) {
     const auto index = static_cast<std::size_t>(device);
     if (!is_plain() || the_labels != nullptr || index >= rings_.size()) { return nullptr; }
     return rings_[index].push_plain();
@@ -270,18 +270,24 @@ void History::ObservedFree::note(const TraceRecord& block) noexcept {
 // Under locks of the core's: nothing is let go here. A tracker that comes at this very moment has
 // not seen it.
 void History::note_observed(const TraceRecord& block, HistoryExtra& extra, Context& allocated_by) {
-    const Event event = event_of(block, TraceEntry::FREE_REQUESTED);
-    const Completes completes = completes_of(block);
     const std::lock_guard guard(lock_);
-    if (!recording()) { return; }
+    if (!recording()) [[unlikely]] { return; }
     if (!contexts_.empty()) { take_context_locked(block.address, allocated_by); }
-    if (HistoryEntry* slot = plain_slot_locked(event.device)) [[likely]] {
-        return write(*slot, event, completes == Completes::Yes, now_locked());
+    HistoryEntry* slot = plain_slot_locked(static_cast<c10::DeviceIndex>(block.device));
+    if (slot == nullptr) [[unlikely]] {
+        return push_observed_locked(block, extra, std::move(allocated_by));
     }
+    write(*slot, event_of(block, TraceEntry::FREE_REQUESTED), block.action == Action::Free,
+          now_locked());
+}
+
+[[gnu::noinline]] void History::push_observed_locked(const TraceRecord& block, HistoryExtra& extra,
+                                                     Context&& allocated_by) {
     const bool is_kept = when_.load(std::memory_order_relaxed) >= RecordContext::ALLOC;
     if (is_kept && extra.context == nullptr) { extra.context = std::move(allocated_by); }
     if (the_labels != nullptr) { extra.labels = *the_labels; }
-    push_locked(event, completes, now_locked(), extra);
+    push_locked(event_of(block, TraceEntry::FREE_REQUESTED), completes_of(block), now_locked(),
+                extra);
 }
 
 void History::take_context_locked(std::size_t address, Context& taken) {

@@ -140,6 +140,8 @@ private:
         return block.action == Action::Free ? Completes::Yes : Completes::No;
     }
     void note_observed(const TraceRecord& block, HistoryExtra& extra, Context& allocated_by);
+    void push_observed_locked(const TraceRecord& block, HistoryExtra& extra,
+                              Context&& allocated_by);
     // Under the lock `place_context` gets what is to keep the entry's context, or null.
     template <class PlaceContext>
     void append(const Event& event, Completes completes,
