@@ -105,7 +105,7 @@ Status CoreAllocator::free(Address address) {
     const Place place = place_of(address);
     if (place.heap == nullptr) [[unlikely]] { return refuse_free(address); }
     if (listeners_.ring.on()) [[unlikely]] { return free_for_ring(place, address, nullptr); }
-    return place.heap->free(address, place.tagged, nullptr);
+    return place.heap->free(address, place.tagged);
 }
 
 Status CoreAllocator::free_observed(Address address, EventSink& observer) {
@@ -114,12 +114,12 @@ Status CoreAllocator::free_observed(Address address, EventSink& observer) {
     const Place place = place_of(address);
     if (place.heap == nullptr) [[unlikely]] { return refuse_free(address); }
     if (listeners_.ring.on()) [[unlikely]] { return free_for_ring(place, address, &observer); }
-    return place.heap->free(address, place.tagged, &observer);
+    return place.heap->free_observed(address, place.tagged, observer);
 }
 
 Status CoreAllocator::free_for_ring(const Place& place, Address address, EventSink* observer) {
     RingToo both(listeners_.ring, observer);
-    return place.heap->free(address, place.tagged, &both);
+    return place.heap->free_observed(address, place.tagged, both);
 }
 
 }  // namespace gma

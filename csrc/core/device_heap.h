@@ -66,7 +66,7 @@ public:
     // `tagged` is what the address map found: a slab (bit 0), a block, or 0. `observer`, or null,
     // is told as free_observed() says. In line: where it is null, nothing is left of it.
     [[gnu::always_inline]] Status free(Address address, std::uintptr_t tagged,
-                                       EventSink* observer) {
+                                       EventSink* observer = nullptr) {
         if ((tagged & 1) != 0) [[likely]] {
             auto* slab = reinterpret_cast<Slab*>(tagged - 1);
             Slab* emptied = nullptr;
@@ -83,6 +83,7 @@ public:
         }
         return free_large(address, observer);
     }
+    Status free_observed(Address address, std::uintptr_t tagged, EventSink& observer);
     Status record_stream(Address address, std::uintptr_t tagged, Stream stream);
     // Whether a block of this device starts at `address`, for addresses outside arenas.
     bool owns(Address address);
@@ -236,7 +237,7 @@ private:
     }
     // Only memory of the default pool, whose stream the thread knows; and not what would not be
     // taken again.
-    [[gnu::always_inline]] bool park(Block* block, EventSink* observer) {
+    bool park(Block* block, EventSink* observer) {
         if (block->arena == nullptr) { return false; }     // a pool's, from its provider
         if (block->borrower != nullptr) { return false; }  // its lender would wait for nobody
         if (block->has_free_neighbour() && block->found_at_layout() != block->arena->layout()) {

@@ -5,6 +5,12 @@
 
 namespace gma {
 
+// Out of line: a second copy beside that of the free that nobody observes would cost that one its
+// inlining.
+Status DeviceHeap::free_observed(Address address, std::uintptr_t tagged, EventSink& observer) {
+    return free(address, tagged, &observer);
+}
+
 TraceRecord DeviceHeap::free_record(const Block& block) const {
     const PoolId pool = block.arena != nullptr ? block.arena->key().pool : block.segment->pool;
     TraceRecord record;

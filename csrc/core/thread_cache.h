@@ -178,7 +178,7 @@ private:
 // The hits, which take nanoseconds, are inline; what changes a class's lists is not.
 
 inline Address ThreadCache::take(int class_index, Bytes requested_bytes) {
-    std::lock_guard guard(lock_);
+    const SpinLock::Guard guard(lock_);
     Bin& bin = bins_[static_cast<std::size_t>(class_index)];
     Slab* slab = bin.current;
     if (slab == nullptr || slab->full()) [[unlikely]] {
@@ -200,7 +200,7 @@ inline Address ThreadCache::take(int class_index, Bytes requested_bytes) {
 [[gnu::always_inline]] inline ThreadCache::Freed ThreadCache::put(Slab* slab, Address address,
                                                                   Slab*& emptied,
                                                                   EventSink* observer) {
-    std::lock_guard guard(lock_);
+    const SpinLock::Guard guard(lock_);
     const std::uint32_t index = slab->index_of(address);
     if (index == slab->object_count || Slab::test(slab->free_bits, index)) [[unlikely]] {
         return Freed::NotAllocated;
@@ -216,8 +216,8 @@ inline Address ThreadCache::take(int class_index, Bytes requested_bytes) {
     return return_object(slab, index, emptied);
 }
 
-[[gnu::always_inline]] inline bool ThreadCache::park(Block* block, EventSink* observer) {
-    std::lock_guard guard(lock_);
+inline bool ThreadCache::park(Block* block, EventSink* observer) {
+    const SpinLock::Guard guard(lock_);
     if (parked_ != nullptr || delta_.count.in != 0 || delta_.count.out != 0) { return false; }
     if (observer != nullptr) {
         observer->note(free_record(block->address, block->requested_bytes));
@@ -229,7 +229,7 @@ inline Address ThreadCache::take(int class_index, Bytes requested_bytes) {
 }
 
 inline Address ThreadCache::take_parked(Bytes bytes, Bytes requested_bytes) {
-    std::lock_guard guard(lock_);
+    const SpinLock::Guard guard(lock_);
     Block* const block = parked_;
     if (block == nullptr || block->bytes != bytes || !stays_best(*block)) { return 0; }
     const StatPool pool = stat_pool(requested_bytes);
@@ -249,8 +249,9 @@ inline Address ThreadCache::take_parked(Bytes bytes, Bytes requested_bytes) {
     return block->address;
 }
 
-inline ThreadCache::Freed ThreadCache::return_object(Slab* slab, std::uint32_t index,
-                                                     Slab*& emptied) {
+[[gnu::always_inline]] inline ThreadCache::Freed ThreadCache::return_object(Slab* slab,
+                                                                            std::uint32_t index,
+                                                                            Slab*& emptied) {
     Bin& bin = bins_[static_cast<std::size_t>(slab->size_class)];
     const bool was_full = slab->full();
     slab->put(index);
