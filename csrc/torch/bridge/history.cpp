@@ -234,6 +234,10 @@ void History::note_allocation(const Event& event, Context&& context) {
             return;
         }
     }
+    append_allocation(event, std::move(context));
+}
+
+[[gnu::noinline]] void History::append_allocation(const Event& event, Context&& context) {
     append(event, Completes::No, the_labels, [&](Context* kept) {
         // Once recording has ended, nobody would take it away again when the block is freed.
         if (context == nullptr || !recording()) { return; }

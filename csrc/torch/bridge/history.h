@@ -139,6 +139,8 @@ private:
     static Completes completes_of(const TraceRecord& block) {
         return block.action == Action::Free ? Completes::Yes : Completes::No;
     }
+    // What is not plain, out of the way of what is.
+    void append_allocation(const Event& event, Context&& context);
     void note_observed(const TraceRecord& block, HistoryExtra& extra, Context& allocated_by);
     void push_observed_locked(const TraceRecord& block, HistoryExtra& extra,
                               Context&& allocated_by);
