@@ -219,9 +219,7 @@ inline Address ThreadCache::take(int class_index, Bytes requested_bytes) {
 inline bool ThreadCache::park(Block* block, EventSink* observer) {
     const SpinLock::Guard guard(lock_);
     if (parked_ != nullptr || delta_.count.in != 0 || delta_.count.out != 0) { return false; }
-    if (observer != nullptr) {
-        observer->note(free_record(block->address, block->requested_bytes));
-    }
+    if (observer != nullptr) { observer->note(free_record(block->address, block->requested())); }
     note_change();
     parked_ = block;
     parked_bytes_.store(block->bytes, std::memory_order_relaxed);

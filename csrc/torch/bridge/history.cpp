@@ -12,29 +12,6 @@ namespace {
 
 using TraceEntry = History::TraceEntry;
 
-// Plain data, which costs no guard and no call to look at.
-#define GMA_PLAIN_THREAD_LOCAL thread_local constinit __attribute__((tls_model("initial-exec")))
-// What the thread's events are labelled with; null where they are not.
-GMA_PLAIN_THREAD_LOCAL const std::shared_ptr<const Labels>* the_labels = nullptr;
-#undef GMA_PLAIN_THREAD_LOCAL
-
-struct ThreadLabels {
-    ThreadLabels() = default;
-    ThreadLabels(const ThreadLabels&) = delete;
-    ThreadLabels& operator=(const ThreadLabels&) = delete;
-    ~ThreadLabels() { the_labels = nullptr; }  // other things of the thread may still be freed
-
-    std::vector<std::string> compile_contexts;
-    std::string metadata;
-    std::shared_ptr<const Labels> current;
-};
-
-ThreadLabels& thread_labels() {
-    static thread_local ThreadLabels labels;
-    return labels;
-}
-
-constexpr const char* kNoCompileContext = "N/A";  // what torch's viewers expect
 constexpr std::size_t kAnnotationCount = 100'000;
 
 c10::ApproximateClockToUnixTimeConverter& clock() {
@@ -95,6 +72,7 @@ TraceEntry::Action action_of(Action action) {
 }  // namespace
 
 thread_local constinit const History::Context* History::the_cause = nullptr;
+thread_local constinit const std::shared_ptr<const Labels>* History::the_labels = nullptr;
 
 void History::set(const Settings& settings) {
     TORCH_CHECK(settings.when == RecordContext::NEVER || settings.gather != nullptr,
@@ -369,40 +347,6 @@ History::Context History::context_of(std::size_t address) const {
     const auto it = contexts_.find(address);
     return it == contexts_.end() ? nullptr : it->second;
 }
-
-namespace {
-
-void renew_labels(ThreadLabels& thread) {
-    const bool none = thread.compile_contexts.empty() && thread.metadata.empty();
-    thread.current = none ? nullptr
-                          : std::make_shared<const Labels>(Labels{
-                                thread.compile_contexts.empty() ? kNoCompileContext
-                                                                : thread.compile_contexts.back(),
-                                thread.metadata});
-    the_labels = none ? nullptr : &thread.current;
-}
-
-}  // namespace
-
-void History::push_compile_context(std::string context) {
-    ThreadLabels& thread = thread_labels();
-    thread.compile_contexts.push_back(std::move(context));
-    renew_labels(thread);
-}
-void History::pop_compile_context() {
-    ThreadLabels& thread = thread_labels();
-    if (thread.compile_contexts.empty()) { return; }
-    thread.compile_contexts.pop_back();
-    renew_labels(thread);
-}
-
-void History::set_metadata(const std::string& metadata) {
-    ThreadLabels& thread = thread_labels();
-    thread.metadata = metadata;
-    renew_labels(thread);
-}
-
-std::string History::metadata() { return thread_labels().metadata; }
 
 void History::annotate(const std::vector<std::pair<std::string, std::string>>& values,
                        c10::DeviceIndex device) {

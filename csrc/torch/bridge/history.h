@@ -104,6 +104,7 @@ public:
     void push_compile_context(std::string context);
     void pop_compile_context();
     // Of the calling thread.
+    static void label_with(const std::shared_ptr<const Labels>* labels) { the_labels = labels; }
     static void set_metadata(const std::string& metadata);
     static std::string metadata();
     void annotate(const std::vector<std::pair<std::string, std::string>>& values,
@@ -117,6 +118,9 @@ public:
 private:
     // Of the thread; plain data, which costs no guard and no call to look at.
     static thread_local constinit const Context* the_cause
+        __attribute__((tls_model("initial-exec")));
+    // What the thread's events are labelled with; null where they are not.
+    static thread_local constinit const std::shared_ptr<const Labels>* the_labels
         __attribute__((tls_model("initial-exec")));
 
     // A free that completes at once is told as two events.

@@ -13,6 +13,8 @@
 
 namespace gma::bridge {
 
+inline constexpr const char* kNoCompileContext = "N/A";  // what torch's viewers expect
+
 struct Labels {
     std::string compile_context;
     std::string metadata;
