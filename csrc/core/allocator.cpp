@@ -4,6 +4,24 @@
 #include "core/audited_call.h"
 
 namespace gma {
+namespace {
+
+// The ring, and whoever else observes a free.
+class RingToo final : public EventSink {
+public:
+    RingToo(EventRing& ring, EventSink* observer) : ring_(ring), observer_(observer) {}
+    void note(const TraceRecord& block) noexcept override {
+        ring_.add(block);
+        if (observer_ != nullptr) { observer_->note(block); }
+    }
+
+private:
+    EventRing& ring_;
+    EventSink* const observer_;
+};
+
+}  // namespace
+
 Status CoreAllocator::too_large() {
     return {Code::OutOfMemory, "CUDA out of memory. Tried to allocate more than 1EB memory."};
 }
@@ -86,12 +104,22 @@ Status CoreAllocator::free(Address address) {
     if (address == 0 || fork_guard_.forked()) { return {}; }
     const Place place = place_of(address);
     if (place.heap == nullptr) [[unlikely]] { return refuse_free(address); }
-    if (listeners_.ring.on()) [[unlikely]] {
-        if (const auto block = place.heap->describe(address, place.tagged)) {
-            listeners_.ring.add(*block);
-        }
-    }
+    if (listeners_.ring.on()) [[unlikely]] { return free_for_ring(place, address, nullptr); }
     return place.heap->free(address, place.tagged);
+}
+
+Status CoreAllocator::free_observed(Address address, EventSink& observer) {
+    GMA_AUDITED_CALL;
+    if (address == 0 || fork_guard_.forked()) { return {}; }
+    const Place place = place_of(address);
+    if (place.heap == nullptr) [[unlikely]] { return refuse_free(address); }
+    if (listeners_.ring.on()) [[unlikely]] { return free_for_ring(place, address, &observer); }
+    return place.heap->free_observed(address, place.tagged, observer);
+}
+
+Status CoreAllocator::free_for_ring(const Place& place, Address address, EventSink* observer) {
+    RingToo both(listeners_.ring, observer);
+    return place.heap->free_observed(address, place.tagged, both);
 }
 
 }  // namespace gma

@@ -154,6 +154,10 @@ public:
     virtual Result<Address> allocate_at(int device, Bytes bytes, Stream stream, Address at) = 0;
     // 0 is ignored. Foreign pointers and double frees are Code::InvalidValue.
     virtual Status free(Address address) = 0;
+    // The same, and `observer` is told of the block as describe() has it, once, while nobody else
+    // can have its memory yet: whatever is noted of the next allocation there comes later. Told
+    // under a lock of the allocator, so it must not call it; of a refused free it is not told.
+    virtual Status free_observed(Address address, EventSink& observer) = 0;
     // From now on `address` may be in use by `stream` too, until the work queued there at the time
     // of its free is done.
     virtual Status record_stream(Address address, Stream stream) = 0;

@@ -26,6 +26,7 @@ public:
     Result<Address> allocate(int device, Bytes bytes, Stream stream) override;
     Result<Address> allocate_at(int device, Bytes bytes, Stream stream, Address at) override;
     Status free(Address address) override;
+    Status free_observed(Address address, EventSink& observer) override;
     Status record_stream(Address address, Stream stream) override;
     std::optional<TraceRecord> describe(Address address) override;
     Result<BaseAllocation> base_allocation(Address address) override;
@@ -87,7 +88,7 @@ private:
         DeviceHeap* heap = nullptr;
         std::uintptr_t tagged = 0;
     };
-    Place place_of(Address address) {
+    [[gnu::always_inline]] Place place_of(Address address) {
         if (Arena* arena = addresses_.find(address); arena != nullptr) [[likely]] {
             return {&heap_of(arena->key().device), arena->tagged_start(address)};
         }
@@ -111,6 +112,7 @@ private:
     }
     DeviceHeap& heap_of(int device) { return *heaps_[static_cast<std::size_t>(device)]; }
     void note_blocks(int device, PoolId pool, const std::vector<PoolBlock>& blocks, Action action);
+    Status free_for_ring(const Place& place, Address address, EventSink* observer);
     void note_allocation(DeviceHeap& heap, int device, Bytes bytes, Stream stream,
                          const Result<Address>& address);
 

@@ -161,7 +161,7 @@ void DeviceHeap::update_parking_locked() {
     parking_open_.store(open, std::memory_order_relaxed);
 }
 
-Status DeviceHeap::free_large(Address address) {
+Status DeviceHeap::free_large(Address address, EventSink* observer) {
     std::lock_guard guard(lock_);
     flush_own_locked();
     Block* const block = live_block_locked(address);
@@ -173,7 +173,9 @@ Status DeviceHeap::free_large(Address address) {
         block->arena->would_find(block)) {
         block->set_found_at(block->arena->layout());
     }
-    if (!may_park || !park(block)) { finish_large_free_locked(block); }
+    if (may_park && park(block, observer)) { return {}; }
+    if (observer != nullptr) { observer->note(free_record(*block)); }
+    finish_large_free_locked(block);
     return {};
 }
 

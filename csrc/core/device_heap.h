@@ -63,24 +63,27 @@ public:
         return cache->take_parked(large_bytes(bytes), bytes);
     }
     Result<Address> allocate(Bytes bytes, Stream stream);
-    // `tagged` is what the address map found: a slab (bit 0), a block, or 0.
-    Status free(Address address, std::uintptr_t tagged) {
+    // `tagged` is what the address map found: a slab (bit 0), a block, or 0. `observer`, or null,
+    // is told as free_observed() says. In line: where it is null, nothing is left of it.
+    [[gnu::always_inline]] Status free(Address address, std::uintptr_t tagged,
+                                       EventSink* observer = nullptr) {
         if ((tagged & 1) != 0) [[likely]] {
             auto* slab = reinterpret_cast<Slab*>(tagged - 1);
             Slab* emptied = nullptr;
-            const ThreadCache::Freed freed = slab->cache->put(slab, address, emptied);
+            const ThreadCache::Freed freed = slab->cache->put(slab, address, emptied, observer);
             if (freed == ThreadCache::Freed::Kept) [[likely]] { return {}; }
-            return finish_small_free(freed, slab, address, emptied);
+            return finish_small_free(freed, slab, address, emptied, observer);
         }
         if (tagged != 0 && parking_open_.load(std::memory_order_relaxed)) [[likely]] {
             auto* block = reinterpret_cast<Block*>(tagged);
             if (block->address == address && block->pin_count == 0 && !block->recorded &&
-                park(block)) [[likely]] {
+                park(block, observer)) [[likely]] {
                 return {};
             }
         }
-        return free_large(address);
+        return free_large(address, observer);
     }
+    Status free_observed(Address address, std::uintptr_t tagged, EventSink& observer);
     Status record_stream(Address address, std::uintptr_t tagged, Stream stream);
     // Whether a block of this device starts at `address`, for addresses outside arenas.
     bool owns(Address address);
@@ -225,14 +228,16 @@ private:
                                     std::string cause);
     Status fall_back_to_split_locked(const Status& why);
 
-    Status finish_small_free(ThreadCache::Freed freed, Slab* slab, Address address, Slab* emptied);
+    Status finish_small_free(ThreadCache::Freed freed, Slab* slab, Address address, Slab* emptied,
+                             EventSink* observer);
+    TraceRecord free_record(const Block& block) const;
     // What a large request takes of its arena.
     static Bytes large_bytes(Bytes bytes) {
         return std::max(round_up(bytes, kUnitBytes), Arena::kGranuleBytes);
     }
     // Only memory of the default pool, whose stream the thread knows; and not what would not be
     // taken again.
-    bool park(Block* block) {
+    bool park(Block* block, EventSink* observer) {
         if (block->arena == nullptr) { return false; }     // a pool's, from its provider
         if (block->borrower != nullptr) { return false; }  // its lender would wait for nobody
         if (block->has_free_neighbour() && block->found_at_layout() != block->arena->layout()) {
@@ -243,7 +248,7 @@ private:
         ThreadCache* cache = find_thread_cache(id_, key.stream);
         if (cache == nullptr || cache->key().stream_id != key.stream_id) { return false; }
         if (block->set_parked(true)) [[unlikely]] { return false; }  // freed twice
-        if (cache->park(block)) [[likely]] { return true; }
+        if (cache->park(block, observer)) [[likely]] { return true; }
         block->set_parked(false);
         return false;
     }
@@ -253,9 +258,9 @@ private:
     void update_parking_locked();
     void finish_large_free_locked(Block* block);
     void count_retaken_locked(const CacheDelta& delta);
-    Status free_large(Address address);
+    Status free_large(Address address, EventSink* observer);
     Block* live_block_locked(Address address);
-    Status free_recorded_object(Slab* slab, Address address);
+    Status free_recorded_object(Slab* slab, Address address, EventSink* observer);
     bool live_object_locked(const Slab* slab, Address address) const;
     void complete_locked(const std::vector<PendingFree>& done);
     void return_object_locked(Slab* slab, Address address);

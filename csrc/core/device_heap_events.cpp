@@ -5,40 +5,39 @@
 
 namespace gma {
 
-// Every free asks while a history is kept: the answer is made in its place, and not copied.
+// Out of line: a second copy beside that of the free that nobody observes would cost that one its
+// inlining.
+Status DeviceHeap::free_observed(Address address, std::uintptr_t tagged, EventSink& observer) {
+    return free(address, tagged, &observer);
+}
+
+TraceRecord DeviceHeap::free_record(const Block& block) const {
+    const PoolId pool = block.arena != nullptr ? block.arena->key().pool : block.segment->pool;
+    TraceRecord record;
+    record.address = block.address;
+    record.bytes = block.requested();
+    record.stream = reinterpret_cast<std::uintptr_t>(block.stream());
+    record.pool_first = static_cast<std::uint32_t>(pool.first);
+    record.pool_second = static_cast<std::uint32_t>(pool.second);
+    record.device = static_cast<std::int16_t>(device_);
+    record.action = block.recorded ? Action::FreeRequested : Action::Free;
+    return record;
+}
+
 std::optional<TraceRecord> DeviceHeap::describe(Address address, std::uintptr_t tagged) {
-    std::optional<TraceRecord> found(std::in_place);
-    const auto fill_in_object = [&](TraceRecord& record, Slab* slab) {
-        const ThreadCache::ObjectInfo object = slab->cache->info(slab, address);
-        if (!object.allocated) { return false; }
-        record.bytes = object.requested_bytes;
-        record.stream = reinterpret_cast<std::uintptr_t>(slab->cache->key().stream);
-        record.action = Action::Free;
-        if (!object.recorded) { return true; }
-        const std::lock_guard guard(lock_);
-        if (pending_.waits(address)) { record.action = Action::FreeRequested; }
-        return live_object_locked(slab, address);
-    };
-    const auto fill_in_block = [&](TraceRecord& record) {
+    if ((tagged & 1) == 0) {
         const std::lock_guard guard(lock_);
         const Block* block = live_block_locked(address);
-        if (block == nullptr) { return false; }
-        record.bytes = block->requested();
-        record.stream = reinterpret_cast<std::uintptr_t>(block->stream());
-        const PoolId pool =
-            block->arena != nullptr ? block->arena->key().pool : block->segment->pool;
-        record.pool_first = static_cast<std::uint32_t>(pool.first);
-        record.pool_second = static_cast<std::uint32_t>(pool.second);
-        record.action = block->recorded ? Action::FreeRequested : Action::Free;
-        return true;
-    };
-    found->address = address;
-    found->device = static_cast<std::int16_t>(device_);
-    const bool is_live = (tagged & 1) != 0
-                             ? fill_in_object(*found, reinterpret_cast<Slab*>(tagged - 1))
-                             : fill_in_block(*found);
-    if (!is_live) { found.reset(); }
-    return found;
+        return block != nullptr ? std::optional(free_record(*block)) : std::nullopt;
+    }
+    auto* slab = reinterpret_cast<Slab*>(tagged - 1);
+    const ThreadCache::ObjectInfo object = slab->cache->info(slab, address);
+    if (!object.allocated) { return std::nullopt; }
+    TraceRecord record = slab->cache->free_record(address, object.requested_bytes);
+    if (!object.recorded) { return record; }
+    const std::lock_guard guard(lock_);
+    if (pending_.waits(address)) { record.action = Action::FreeRequested; }
+    return live_object_locked(slab, address) ? std::optional(record) : std::nullopt;
 }
 
 void DeviceHeap::note_completed(Address address, Bytes bytes) {

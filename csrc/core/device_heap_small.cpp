@@ -100,7 +100,7 @@ bool DeviceHeap::is_stream_of(const ThreadCache& cache, Stream stream) {
 }
 
 Status DeviceHeap::finish_small_free(ThreadCache::Freed freed, Slab* slab, Address address,
-                                     Slab* emptied) {
+                                     Slab* emptied, EventSink* observer) {
     switch (freed) {
         case ThreadCache::Freed::Kept:
             return {};
@@ -110,20 +110,26 @@ Status DeviceHeap::finish_small_free(ThreadCache::Freed freed, Slab* slab, Addre
             return {};
         }
         case ThreadCache::Freed::Recorded:
-            return free_recorded_object(slab, address);
+            return free_recorded_object(slab, address, observer);
         case ThreadCache::Freed::NotAllocated:
             break;
     }
     return refuse_free(address);
 }
 
-Status DeviceHeap::free_recorded_object(Slab* slab, Address address) {
+Status DeviceHeap::free_recorded_object(Slab* slab, Address address, EventSink* observer) {
     std::lock_guard guard(lock_);
     if (!pending_.recorded(address) || !slab->cache->count_recorded_free(slab, address)) {
         return refuse_free_locked(address);
     }
     note_freed_locked(address);
     const bool waits = pending_.waits(address);
+    if (observer != nullptr) {
+        TraceRecord record =
+            slab->cache->free_record(address, slab->cache->requested_bytes(slab, address));
+        if (waits) { record.action = Action::FreeRequested; }
+        observer->note(record);
+    }
     exports_.end(address);
     flush_locked(*slab->cache);
     // The delta counted it as inactive too; it is active until its streams are done.

@@ -66,8 +66,9 @@ public:
     // 0 when no slab of the class has room.
     Address take(int class_index, Bytes requested_bytes);
     // Gives an object back. SlabEmpty: `emptied` left the cache and is the caller's to give back.
-    // Recorded: nothing was done, the free has to wait for streams.
-    Freed put(Slab* slab, Address address, Slab*& emptied);
+    // Recorded: nothing was done, the free has to wait for streams. NotAllocated: nor was it.
+    // Otherwise `observer`, or null, is told before anybody else can have the object.
+    Freed put(Slab* slab, Address address, Slab*& emptied, EventSink* observer = nullptr);
     // A pending object's streams are done: like put(), but it was counted as freed before.
     Freed put_pending(Slab* slab, Address address, Slab*& emptied);
     void add(Slab* slab);
@@ -80,6 +81,16 @@ public:
     // Counts a recorded object as freed; false if it is not allocated.
     bool count_recorded_free(Slab* slab, Address address);
     Bytes requested_bytes(const Slab* slab, Address address);
+    // What is told of the free of an object or of a parked block.
+    TraceRecord free_record(Address address, Bytes requested_bytes) const {
+        TraceRecord record;
+        record.address = address;
+        record.bytes = requested_bytes;
+        record.stream = reinterpret_cast<std::uintptr_t>(key_.stream);
+        record.device = static_cast<std::int16_t>(key_.device);
+        record.action = Action::Free;
+        return record;
+    }
     struct ObjectInfo {
         Bytes requested_bytes = 0;
         bool allocated = false;
@@ -93,7 +104,7 @@ public:
     // given back. At most one is parked in a cache, and every look at the device as a whole (a
     // request that the thread does not serve itself, statistics, trimming) gives it back first.
     // false: another one is parked, or small objects are to be counted before.
-    bool park(Block* block);
+    bool park(Block* block, EventSink* observer);
     bool has_parked(Bytes bytes) const {
         return parked_bytes_.load(std::memory_order_relaxed) == bytes;
     }
@@ -167,7 +178,7 @@ private:
 // The hits, which take nanoseconds, are inline; what changes a class's lists is not.
 
 inline Address ThreadCache::take(int class_index, Bytes requested_bytes) {
-    std::lock_guard guard(lock_);
+    const SpinLock::Guard guard(lock_);
     Bin& bin = bins_[static_cast<std::size_t>(class_index)];
     Slab* slab = bin.current;
     if (slab == nullptr || slab->full()) [[unlikely]] {
@@ -186,13 +197,18 @@ inline Address ThreadCache::take(int class_index, Bytes requested_bytes) {
     return slab->address_of(index);
 }
 
-inline ThreadCache::Freed ThreadCache::put(Slab* slab, Address address, Slab*& emptied) {
-    std::lock_guard guard(lock_);
+[[gnu::always_inline]] inline ThreadCache::Freed ThreadCache::put(Slab* slab, Address address,
+                                                                  Slab*& emptied,
+                                                                  EventSink* observer) {
+    const SpinLock::Guard guard(lock_);
     const std::uint32_t index = slab->index_of(address);
     if (index == slab->object_count || Slab::test(slab->free_bits, index)) [[unlikely]] {
         return Freed::NotAllocated;
     }
     if (Slab::test(slab->recorded_bits, index)) [[unlikely]] { return Freed::Recorded; }
+    if (observer != nullptr) {
+        observer->note(free_record(address, slab->object_bytes - slab->unused_bytes[index]));
+    }
     count_free(slab, index);
     if (delta_.bytes.net() < -kFlushBytes) [[unlikely]] {
         flush_due_.store(true, std::memory_order_relaxed);
@@ -200,9 +216,10 @@ inline ThreadCache::Freed ThreadCache::put(Slab* slab, Address address, Slab*& e
     return return_object(slab, index, emptied);
 }
 
-inline bool ThreadCache::park(Block* block) {
-    std::lock_guard guard(lock_);
+inline bool ThreadCache::park(Block* block, EventSink* observer) {
+    const SpinLock::Guard guard(lock_);
     if (parked_ != nullptr || delta_.count.in != 0 || delta_.count.out != 0) { return false; }
+    if (observer != nullptr) { observer->note(free_record(block->address, block->requested())); }
     note_change();
     parked_ = block;
     parked_bytes_.store(block->bytes, std::memory_order_relaxed);
@@ -210,7 +227,7 @@ inline bool ThreadCache::park(Block* block) {
 }
 
 inline Address ThreadCache::take_parked(Bytes bytes, Bytes requested_bytes) {
-    std::lock_guard guard(lock_);
+    const SpinLock::Guard guard(lock_);
     Block* const block = parked_;
     if (block == nullptr || block->bytes != bytes || !stays_best(*block)) { return 0; }
     const StatPool pool = stat_pool(requested_bytes);
@@ -230,8 +247,9 @@ inline Address ThreadCache::take_parked(Bytes bytes, Bytes requested_bytes) {
     return block->address;
 }
 
-inline ThreadCache::Freed ThreadCache::return_object(Slab* slab, std::uint32_t index,
-                                                     Slab*& emptied) {
+[[gnu::always_inline]] inline ThreadCache::Freed ThreadCache::return_object(Slab* slab,
+                                                                            std::uint32_t index,
+                                                                            Slab*& emptied) {
     Bin& bin = bins_[static_cast<std::size_t>(slab->size_class)];
     const bool was_full = slab->full();
     slab->put(index);

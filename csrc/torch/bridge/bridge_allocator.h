@@ -155,6 +155,8 @@ private:
     Status try_release(void* pointer) noexcept;
     bool release_previous(void* pointer) noexcept;
     Status release_observed(Core& core, void* pointer) noexcept;
+    Status release_tracked(Core& core, void* pointer) noexcept;
+    void report_free(void* pointer, std::size_t bytes, DeviceIndex device) noexcept;
     void report_to_profiler(void* pointer, std::int64_t bytes, DeviceIndex device);
     bool is_ours(const void* pointer) { return core().describe(address_of(pointer)).has_value(); }
     bool is_previous_pool(DeviceIndex device, MempoolId_t pool);

@@ -17,7 +17,7 @@ public:
     void unlock() { held_.store(false, std::memory_order_release); }
 
 private:
-    void wait() {
+    [[gnu::noinline]] void wait() {
         for (int round = 0; held_.exchange(true, std::memory_order_acquire); ++round) {
             for (int looks = 0; looks < 64 && held_.load(std::memory_order_relaxed); ++looks) {}
             if (round < 64) {

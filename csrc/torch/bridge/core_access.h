@@ -10,7 +10,7 @@
 namespace gma {
 
 // Raise it with every change to allocator.h or to this table.
-inline constexpr std::uint32_t kCoreLayout = 5;
+inline constexpr std::uint32_t kCoreLayout = 6;
 inline constexpr const char* kCoreAccessName = "gpumem_alloc.core_access";
 
 struct CoreAccess {

@@ -12,30 +12,6 @@ namespace {
 
 using TraceEntry = History::TraceEntry;
 
-// Plain data, which costs no guard and no call to look at.
-#define GMA_PLAIN_THREAD_LOCAL thread_local constinit __attribute__((tls_model("initial-exec")))
-GMA_PLAIN_THREAD_LOCAL const History::Context* the_cause = nullptr;
-// What the thread's events are labelled with; null where they are not.
-GMA_PLAIN_THREAD_LOCAL const std::shared_ptr<const Labels>* the_labels = nullptr;
-#undef GMA_PLAIN_THREAD_LOCAL
-
-struct ThreadLabels {
-    ThreadLabels() = default;
-    ThreadLabels(const ThreadLabels&) = delete;
-    ThreadLabels& operator=(const ThreadLabels&) = delete;
-    ~ThreadLabels() { the_labels = nullptr; }  // other things of the thread may still be freed
-
-    std::vector<std::string> compile_contexts;
-    std::string metadata;
-    std::shared_ptr<const Labels> current;
-};
-
-ThreadLabels& thread_labels() {
-    static thread_local ThreadLabels labels;
-    return labels;
-}
-
-constexpr const char* kNoCompileContext = "N/A";  // what torch's viewers expect
 constexpr std::size_t kAnnotationCount = 100'000;
 
 c10::ApproximateClockToUnixTimeConverter& clock() {
@@ -95,8 +71,8 @@ TraceEntry::Action action_of(Action action) {
 
 }  // namespace
 
-History::Cause::Cause(const Context& context) : outer_(the_cause) { the_cause = &context; }
-History::Cause::~Cause() { the_cause = outer_; }
+thread_local constinit const History::Context* History::the_cause = nullptr;
+thread_local constinit const std::shared_ptr<const Labels>* History::the_labels = nullptr;
 
 void History::set(const Settings& settings) {
     TORCH_CHECK(settings.when == RecordContext::NEVER || settings.gather != nullptr,
@@ -136,8 +112,7 @@ void History::update_plain() {
     plain_ = recording() && !has_trackers_ && skipped_ == 0 && when_ < RecordContext::ALLOC;
 }
 
-History::Context History::gather(RecordContext level) const {
-    if (when_.load(std::memory_order_relaxed) < level) { return nullptr; }
+History::Context History::gather_now() const {
     const auto function = gather_.load(std::memory_order_relaxed);
     return function != nullptr ? gather_or_reuse(function) : nullptr;
 }
@@ -222,7 +197,7 @@ void History::note(const Event& event, Context&& context) {
     });
 }
 
-HistoryEntry* History::plain_slot_locked(c10::DeviceIndex device) {
+[[gnu::always_inline]] inline HistoryEntry* History::plain_slot_locked(c10::DeviceIndex device) {
     const auto index = static_cast<std::size_t>(device);
     if (!is_plain() || the_labels != nullptr || index >= rings_.size()) { return nullptr; }
     return rings_[index].push_plain();
@@ -237,6 +212,10 @@ void History::note_allocation(const Event& event, Context&& context) {
             return;
         }
     }
+    append_allocation(event, std::move(context));
+}
+
+[[gnu::noinline]] void History::append_allocation(const Event& event, Context&& context) {
     append(event, Completes::No, the_labels, [&](Context* kept) {
         // Once recording has ended, nobody would take it away again when the block is freed.
         if (context == nullptr || !recording()) { return; }
@@ -247,21 +226,50 @@ void History::note_allocation(const Event& event, Context&& context) {
 
 void History::note_free(const TraceRecord& block, Context&& context) {
     Context allocated_by;  // let go outside the lock
-    const bool completes = block.action == Action::Free;
-    if (is_plain()) [[likely]] {
-        const std::lock_guard guard(lock_);
-        const auto device = static_cast<c10::DeviceIndex>(block.device);
-        if (HistoryEntry* slot = plain_slot_locked(device)) [[likely]] {
-            write(*slot, event_of(block, TraceEntry::FREE_REQUESTED), completes, now_locked());
-            if (!contexts_.empty()) { take_context_locked(block.address, allocated_by); }
-            return;
-        }
-    }
-    append(event_of(block, TraceEntry::FREE_REQUESTED), completes ? Completes::Yes : Completes::No,
-           the_labels, [&](Context* kept) {
+    append(event_of(block, TraceEntry::FREE_REQUESTED), completes_of(block), the_labels,
+           [&](Context* kept) {
                if (!contexts_.empty()) { take_context_locked(block.address, allocated_by); }
                if (kept != nullptr) { *kept = std::move(context ? context : allocated_by); }
            });
+}
+
+// What cannot be gathered is left out.
+History::ObservedFree::ObservedFree(History& history) noexcept : history_(history) {
+    try {
+        extra_.context = history.gather(RecordContext::ALL);
+    } catch (...) {}
+}
+
+void History::ObservedFree::note(const TraceRecord& block) noexcept {
+    bytes_ = block.bytes;
+    device_ = static_cast<c10::DeviceIndex>(block.device);
+    try {
+        history_.note_observed(block, extra_, allocated_by_);
+    } catch (...) {  // the host is out of memory: the event is lost, the allocator is not
+    }
+}
+
+// Under locks of the core's: nothing is let go here. A tracker that comes at this very moment has
+// not seen it.
+void History::note_observed(const TraceRecord& block, HistoryExtra& extra, Context& allocated_by) {
+    const std::lock_guard guard(lock_);
+    if (!recording()) [[unlikely]] { return; }
+    if (!contexts_.empty()) { take_context_locked(block.address, allocated_by); }
+    HistoryEntry* slot = plain_slot_locked(static_cast<c10::DeviceIndex>(block.device));
+    if (slot == nullptr) [[unlikely]] {
+        return push_observed_locked(block, extra, std::move(allocated_by));
+    }
+    write(*slot, event_of(block, TraceEntry::FREE_REQUESTED), block.action == Action::Free,
+          now_locked());
+}
+
+[[gnu::noinline]] void History::push_observed_locked(const TraceRecord& block, HistoryExtra& extra,
+                                                     Context&& allocated_by) {
+    const bool is_kept = when_.load(std::memory_order_relaxed) >= RecordContext::ALLOC;
+    if (is_kept && extra.context == nullptr) { extra.context = std::move(allocated_by); }
+    if (the_labels != nullptr) { extra.labels = *the_labels; }
+    push_locked(event_of(block, TraceEntry::FREE_REQUESTED), completes_of(block), now_locked(),
+                extra);
 }
 
 void History::take_context_locked(std::size_t address, Context& taken) {
@@ -339,40 +347,6 @@ History::Context History::context_of(std::size_t address) const {
     const auto it = contexts_.find(address);
     return it == contexts_.end() ? nullptr : it->second;
 }
-
-namespace {
-
-void renew_labels(ThreadLabels& thread) {
-    const bool none = thread.compile_contexts.empty() && thread.metadata.empty();
-    thread.current = none ? nullptr
-                          : std::make_shared<const Labels>(Labels{
-                                thread.compile_contexts.empty() ? kNoCompileContext
-                                                                : thread.compile_contexts.back(),
-                                thread.metadata});
-    the_labels = none ? nullptr : &thread.current;
-}
-
-}  // namespace
-
-void History::push_compile_context(std::string context) {
-    ThreadLabels& thread = thread_labels();
-    thread.compile_contexts.push_back(std::move(context));
-    renew_labels(thread);
-}
-void History::pop_compile_context() {
-    ThreadLabels& thread = thread_labels();
-    if (thread.compile_contexts.empty()) { return; }
-    thread.compile_contexts.pop_back();
-    renew_labels(thread);
-}
-
-void History::set_metadata(const std::string& metadata) {
-    ThreadLabels& thread = thread_labels();
-    thread.metadata = metadata;
-    renew_labels(thread);
-}
-
-std::string History::metadata() { return thread_labels().metadata; }
 
 void History::annotate(const std::vector<std::pair<std::string, std::string>>& values,
                        c10::DeviceIndex device) {

@@ -44,8 +44,8 @@ public:
     // While it lives, what this thread's call causes inside the core has this context.
     class Cause {
     public:
-        explicit Cause(const Context& context);
-        ~Cause();
+        explicit Cause(const Context& context) : outer_(the_cause) { the_cause = &context; }
+        ~Cause() { the_cause = outer_; }
         Cause(const Cause&) = delete;
         Cause& operator=(const Cause&) = delete;
 
@@ -53,9 +53,30 @@ public:
         const Context* outer_;
     };
 
+    // Notes a free as the core does it (Allocator::free_observed). Made before, since to gather the
+    // context takes Python's lock; and gone after, with what the entry has pushed out.
+    class ObservedFree final : public EventSink {
+    public:
+        explicit ObservedFree(History& history) noexcept;
+        void note(const TraceRecord& block) noexcept override;
+        // Once the block is freed. False: there was none.
+        bool was_told() const { return device_ >= 0; }
+        std::size_t bytes() const { return bytes_; }
+        c10::DeviceIndex device() const { return device_; }
+
+    private:
+        History& history_;
+        std::size_t bytes_ = 0;
+        c10::DeviceIndex device_ = -1;
+        HistoryExtra extra_;
+        Context allocated_by_;
+    };
+
     // Whether anything is to be noted: one relaxed load.
     bool listening() const { return listening_.load(std::memory_order_relaxed); }
     bool recording() const { return recording_.load(std::memory_order_relaxed); }
+    // They may use the allocator: they are told under no lock of the core's.
+    bool has_trackers() const { return has_trackers_.load(std::memory_order_relaxed); }
 
     struct Settings {
         bool enabled = false;
@@ -69,10 +90,13 @@ public:
     void add_tracker(c10::CachingDeviceAllocator::AllocatorTraceTracker tracker);
 
     // The caller's context, if one is wanted at this level. Takes Python's lock: hold none of ours.
-    Context gather(RecordContext level) const;
+    Context gather(RecordContext level) const {
+        return when_.load(std::memory_order_relaxed) < level ? nullptr : gather_now();
+    }
     void note(const Event& event, Context&& context);
     void note_allocation(const Event& event, Context&& context);
-    // Of an allocated block as the core describes it, before its memory can be anybody else's.
+    // Of an allocated block as the core describes it, before its memory can be anybody else's. For
+    // trackers; without any ObservedFree costs less.
     void note_free(const TraceRecord& block, Context&& context);
     void note_annotation(const Event& event, const std::string& metadata, Context&& context);
     void note(const TraceRecord& record) noexcept override;
@@ -80,6 +104,7 @@ public:
     void push_compile_context(std::string context);
     void pop_compile_context();
     // Of the calling thread.
+    static void label_with(const std::shared_ptr<const Labels>* labels) { the_labels = labels; }
     static void set_metadata(const std::string& metadata);
     static std::string metadata();
     void annotate(const std::vector<std::pair<std::string, std::string>>& values,
@@ -91,6 +116,13 @@ public:
     std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations() const;
 
 private:
+    // Of the thread; plain data, which costs no guard and no call to look at.
+    static thread_local constinit const Context* the_cause
+        __attribute__((tls_model("initial-exec")));
+    // What the thread's events are labelled with; null where they are not.
+    static thread_local constinit const std::shared_ptr<const Labels>* the_labels
+        __attribute__((tls_model("initial-exec")));
+
     // A free that completes at once is told as two events.
     enum class Completes : std::uint8_t { No, Yes };
     // Multiplies: addresses of blocks end in the same bits.
@@ -107,6 +139,15 @@ private:
         return last_time_ = std::max(last_time_, c10::getApproximateTime());
     }
     HistoryEntry* plain_slot_locked(c10::DeviceIndex device);
+    Context gather_now() const;
+    static Completes completes_of(const TraceRecord& block) {
+        return block.action == Action::Free ? Completes::Yes : Completes::No;
+    }
+    // What is not plain, out of the way of what is.
+    void append_allocation(const Event& event, Context&& context);
+    void note_observed(const TraceRecord& block, HistoryExtra& extra, Context& allocated_by);
+    void push_observed_locked(const TraceRecord& block, HistoryExtra& extra,
+                              Context&& allocated_by);
     // Under the lock `place_context` gets what is to keep the entry's context, or null.
     template <class PlaceContext>
     void append(const Event& event, Completes completes,

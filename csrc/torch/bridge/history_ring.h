@@ -13,6 +13,8 @@
 
 namespace gma::bridge {
 
+inline constexpr const char* kNoCompileContext = "N/A";  // what torch's viewers expect
+
 struct Labels {
     std::string compile_context;
     std::string metadata;
@@ -47,7 +49,11 @@ public:
     // that had to go is in `extra` afterwards: its end may take a while.
     HistoryEntry& push(HistoryExtra& extra);
     // The same without anything beside the entry, where that is quickly done; else null.
-    HistoryEntry* push_plain() { return next_ == end_ || next_->has_extra ? nullptr : next_++; }
+    HistoryEntry* push_plain() {
+        if (next_ == end_ || next_->has_extra) { return nullptr; }
+        __builtin_prefetch(next_ + kPrefetchCount, 1);
+        return next_++;
+    }
     std::size_t size() const { return is_full_ ? capacity_ : next_index(); }
     template <class Visit>  // oldest first: visit(entry, extra)
     void for_each(Visit&& visit) const;
@@ -55,6 +61,9 @@ public:
 private:
     // In pieces, so that growing copies nothing.
     static constexpr std::size_t kPieceCount = 1024;
+    // A lock is only let go once what was written under it has its cache line, which nobody has
+    // touched since the ring came by last: that is asked for this many entries ahead.
+    static constexpr std::size_t kPrefetchCount = 8;
     struct Piece {
         std::unique_ptr<HistoryEntry[]> entries;
         std::unique_ptr<HistoryExtra[]> extras;  // made when the first is needed

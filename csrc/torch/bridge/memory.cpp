@@ -193,18 +193,32 @@ Status BridgeAllocator::try_release(void* pointer) noexcept {
 }
 
 Status BridgeAllocator::release_observed(Core& core, void* pointer) noexcept {
+    if (history_.has_trackers()) [[unlikely]] { return release_tracked(core, pointer); }
+    History::ObservedFree observed(history_);
+    Status status = core.free_observed(address_of(pointer), observed);
+    if (status.ok() && observed.was_told()) [[likely]] {
+        report_free(pointer, observed.bytes(), observed.device());
+    }
+    return status;
+}
+
+Status BridgeAllocator::release_tracked(Core& core, void* pointer) noexcept {
     const auto block = core.describe(address_of(pointer));
     try {
         if (block) { history_.note_free(*block, history_.gather(RecordContext::ALL)); }
     } catch (const std::exception&) {  // what is told is lost, the memory is not
     }
     Status status = core.free(address_of(pointer));
-    if (!block || !status.ok()) { return status; }
+    if (block && status.ok()) {
+        report_free(pointer, block->bytes, static_cast<DeviceIndex>(block->device));
+    }
+    return status;
+}
+
+void BridgeAllocator::report_free(void* pointer, std::size_t bytes, DeviceIndex device) noexcept {
     try {
-        report_to_profiler(pointer, -static_cast<std::int64_t>(round_for_profiler(block->bytes)),
-                           static_cast<DeviceIndex>(block->device));
+        report_to_profiler(pointer, -static_cast<std::int64_t>(round_for_profiler(bytes)), device);
     } catch (const std::exception&) {}
-    return {};
 }
 
 void BridgeAllocator::report_to_profiler(void* pointer, std::int64_t bytes, DeviceIndex device) {
