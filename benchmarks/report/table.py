@@ -92,16 +92,28 @@ def claims_section() -> str:
 
 
 def host_cost_section() -> str:
-    """Return the newest tables of host costs."""
+    """Return the newest table of host costs."""
     found = newest(HOST_COST)
     if found is None:
         return ""
     content, path = found
     rows = content["rows"]
-    latencies = host_cost.render_latencies(rows)
-    tables = "\n\n".join([host_cost.render(rows), *([latencies] if latencies else [])])
-    how = "The least of the rounds, of percentiles the median; rounds"
-    return f"{tables}\n\n{how}: {_round_count(rows)}. {_of_file(content, path)}\n"
+    how = f"The least of the rounds, of which there were {_round_count(rows)}."
+    return f"{host_cost.render(rows)}\n\n{how} {_of_file(content, path)}\n"
+
+
+def host_cost_page() -> str:
+    """Return what docs/benchmarks.md says of the host: each file, and its single calls."""
+    parts = ["# Costs on the host"]
+    for path in sorted(HOST_COST.glob("*.json"), reverse=True):
+        content = json.loads(path.read_text())
+        rows = content["rows"]
+        how = "Rows: the least of the rounds; percentiles: the median. Rounds"
+        latencies = host_cost.render_latencies(rows)
+        parts.append(f"## {path.stem}\n\n{host_cost.render(rows)}")
+        parts += [latencies] if latencies else []
+        parts.append(f"{how}: {_round_count(rows)}. {_of_file(content, path)}")
+    return "\n\n".join(parts) + "\n" if len(parts) > 1 else ""
 
 
 def isolation_section() -> str:
@@ -214,7 +226,7 @@ OTHER_SECTIONS: dict[Path, dict[str, Callable[[], str]]] = {
 
 def page() -> str:
     """Return docs/benchmarks.md."""
-    return full_table.render(summaries())
+    return "\n".join(part for part in (full_table.render(summaries()), host_cost_page()) if part)
 
 
 def markers(name: str) -> tuple[str, str]:
