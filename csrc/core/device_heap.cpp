@@ -126,7 +126,7 @@ Result<Address> DeviceHeap::allocate_large(Bytes bytes, Stream stream) {
         static_cast<void>(borrow_cache(stream));
     }
     std::unique_lock lock(lock_);
-    flush_own_locked();
+    flush_for_request_locked();
     Result<Request> request = request_locked(bytes, stream);
     if (!request) { return request.status(); }
     if (!pending_.empty() && !request->capturing) { poll_locked(); }

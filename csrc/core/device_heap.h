@@ -272,6 +272,7 @@ private:
     void flush(ThreadCache& cache);
     void flush_locked(ThreadCache& cache);
     void flush_own_locked();
+    void flush_for_request_locked();
     void count_large_locked(const Block* block, int sign);
     void count_active_locked(Bytes bytes, StatPool pool, int sign);
     void count_reserved_locked();

@@ -97,4 +97,13 @@ void DeviceHeap::flush_own_locked() {
     for_each_own_cache(id_, [this](ThreadCache* cache) { flush_locked(*cache); });
 }
 
+// What other threads have parked is free as well: the one that runs forward would keep its last
+// block, of whatever size, from the one that runs backward.
+void DeviceHeap::flush_for_request_locked() {
+    flush_own_locked();
+    for (auto& cache : caches_) {
+        if (cache->has_any_parked()) { flush_locked(*cache); }
+    }
+}
+
 }  // namespace gma

@@ -10,7 +10,7 @@ namespace gma {
 
 Result<Address> DeviceHeap::allocate_at(Bytes bytes, Stream stream, Address at) {
     std::unique_lock lock(lock_);
-    flush_own_locked();
+    flush_for_request_locked();
     Result<Request> request = request_locked(bytes, stream);
     if (!request) { return request.status(); }
     request->at = at;

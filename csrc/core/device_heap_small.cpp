@@ -21,7 +21,7 @@ Result<Address> DeviceHeap::allocate_small(Bytes bytes, Stream stream) {
         request.stream = stream;
         request.stream_id = (*cache)->key().stream_id;
         request.capturing = capture_count_ > 0;
-        flush_own_locked();
+        flush_for_request_locked();
         if (!pending_.empty() && !may_capture_locked()) { poll_locked(); }
         Result<Block*> block = obtain_locked(request, lock, bytes);
         if (!block) { return block.status(); }

@@ -108,6 +108,7 @@ public:
     bool has_parked(Bytes bytes) const {
         return parked_bytes_.load(std::memory_order_relaxed) == bytes;
     }
+    bool has_any_parked() const { return parked_bytes_.load(std::memory_order_relaxed) != 0; }
     // The parked block if it has exactly this size, else 0.
     Address take_parked(Bytes bytes, Bytes requested_bytes);
     // Takes the parked block out, for the heap to give back.

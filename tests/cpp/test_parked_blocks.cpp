@@ -75,6 +75,21 @@ TEST_CASE("a parked block is free for statistics, snapshots, other sizes and dou
     world.check_nothing_left();
 }
 
+// As PyTorch's backward has it: the main thread waits meanwhile, and takes nothing again.
+TEST_CASE("what a thread has parked serves another thread's request") {
+    ParkedWorld world;
+    const Address above = world.allocate(12_MiB, kStream);
+    REQUIRE(world.free(above).ok());
+    REQUIRE(world.free(world.row[1]).ok());
+    Address half = 0;
+    std::thread([&] { half = world.allocate(kBytes / 2, kStream); }).join();
+    CHECK(half == world.row[1]);  // and not above
+    REQUIRE(world.free(half).ok());
+    REQUIRE(world.free(world.row[0]).ok());
+    REQUIRE(world.free(world.row[2]).ok());
+    world.check_nothing_left();
+}
+
 TEST_CASE("a stream that has the handle of another one gets nothing that the other parked") {
     PatternWorld world("strategy:paged", PatternWorld::small_card(64_MiB));
     const Stream stream = stream_at(1);
