@@ -36,7 +36,7 @@ std::optional<TraceRecord> DeviceHeap::describe(Address address, std::uintptr_t 
     TraceRecord record = slab->cache->free_record(address, object.requested_bytes);
     if (!object.recorded) { return record; }
     const std::lock_guard guard(lock_);
-    if (pending_.waits(address)) { record.action = Action::FreeRequested; }
+    if (free_waits_locked(address)) { record.action = Action::FreeRequested; }
     return live_object_locked(slab, address) ? std::optional(record) : std::nullopt;
 }
 
