@@ -282,7 +282,7 @@ private:
     void count_reserved_locked();
     std::unique_ptr<HeapStrategy> make_strategy(Strategy kind);
     Block* block_locked(Address address, std::uintptr_t tagged);
-    void note_completed(Address address, Bytes bytes);
+    void note_completed(const PendingFree& free);
 
     Driver& driver_;
     const int device_;

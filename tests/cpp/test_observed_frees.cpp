@@ -125,13 +125,16 @@ TEST_CASE("a free that has to wait is told as requested, and its end comes later
             REQUIRE(world.allocator->free_observed(address, heard).ok());
             world.driver.drain(stream_at(2));
             static_cast<void>(*world.allocator->allocate(0, 3_MiB, stream_at(1)));
-            std::vector<Action> actions;
+            std::vector<TraceRecord> told;
             for (const TraceRecord& record : heard.records) {
-                if (record.address == address) { actions.push_back(record.action); }
+                if (record.address == address) { told.push_back(record); }
             }
-            REQUIRE(actions.size() >= 2);
-            CHECK(actions[0] == Action::FreeRequested);
-            CHECK(actions[1] == Action::FreeCompleted);
+            REQUIRE(told.size() >= 2);
+            CHECK(told[0].action == Action::FreeRequested);
+            CHECK(told[0].bytes == bytes);
+            CHECK(told[1].action == Action::FreeCompleted);
+            told[1].action = Action::FreeRequested;
+            CHECK(same(told[0], told[1]));
             world.allocator->set_event_sink(nullptr);
         }
     }
