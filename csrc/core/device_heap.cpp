@@ -190,7 +190,7 @@ void DeviceHeap::finish_large_free_locked(Block* block) {
         ++statistics_.num_sync_all_streams;
         if (pending_.finish_uses(block->address).ok()) {
             block->recorded = false;
-            note_completed(block->address, block->requested());
+            note_completed(pending);
         }
     }
     if (block->recorded) {
@@ -202,7 +202,7 @@ void DeviceHeap::finish_large_free_locked(Block* block) {
             update_parking_locked();
             return;
         }
-        note_completed(block->address, block->requested());
+        note_completed(pending);
     }
     finish_free_locked(pending);
 }
@@ -216,7 +216,7 @@ Block* DeviceHeap::live_block_locked(Address address) {
 
 void DeviceHeap::complete_locked(const std::vector<PendingFree>& done) {
     for (const PendingFree& free : done) {
-        note_completed(free.address, free.bytes);
+        note_completed(free);
         finish_free_locked(free);
     }
 }

@@ -178,6 +178,11 @@ private:
     PendingFrees::Defer deferral_locked() const {
         return may_capture_locked() ? PendingFrees::Defer::Yes : PendingFrees::Defer::No;
     }
+    // Of a recorded object: told as a request, and its end by itself. A deferred free waits even
+    // where no stream used the object, as of one that is isolated or exported.
+    bool free_waits_locked(Address address) const {
+        return pending_.waits(address) || deferral_locked() == PendingFrees::Defer::Yes;
+    }
     void update_small_path_locked() {
         small_path_open_ = kind_ == Strategy::Paged && !may_capture_locked();
         fast_path_open_ = small_path_open_.load() && level_ == Isolation::Off && !regions_.any();
@@ -278,7 +283,7 @@ private:
     void count_reserved_locked();
     std::unique_ptr<HeapStrategy> make_strategy(Strategy kind);
     Block* block_locked(Address address, std::uintptr_t tagged);
-    void note_completed(Address address, Bytes bytes);
+    void note_completed(const PendingFree& free);
 
     Driver& driver_;
     const int device_;

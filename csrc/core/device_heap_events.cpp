@@ -36,16 +36,18 @@ std::optional<TraceRecord> DeviceHeap::describe(Address address, std::uintptr_t 
     TraceRecord record = slab->cache->free_record(address, object.requested_bytes);
     if (!object.recorded) { return record; }
     const std::lock_guard guard(lock_);
-    if (pending_.waits(address)) { record.action = Action::FreeRequested; }
+    if (free_waits_locked(address)) { record.action = Action::FreeRequested; }
     return live_object_locked(slab, address) ? std::optional(record) : std::nullopt;
 }
 
-void DeviceHeap::note_completed(Address address, Bytes bytes) {
+// Before the memory goes anywhere: it is told as its request was.
+void DeviceHeap::note_completed(const PendingFree& free) {
     if (!listeners_.ring.on() && !listeners_.inside()) { return; }
-    TraceRecord record;
-    record.address = address;
-    record.bytes = bytes;
-    record.device = static_cast<std::int16_t>(device_);
+    TraceRecord record =
+        free.slab == nullptr
+            ? free_record(*free.block)
+            : free.slab->cache->free_record(
+                  free.address, free.slab->cache->requested_bytes(free.slab, free.address));
     record.action = Action::FreeCompleted;
     if (listeners_.ring.on()) { listeners_.ring.add(record); }
     listeners_.tell(record);

@@ -123,7 +123,7 @@ Status DeviceHeap::free_recorded_object(Slab* slab, Address address, EventSink* 
         return refuse_free_locked(address);
     }
     note_freed_locked(address);
-    const bool waits = pending_.waits(address);
+    const bool waits = free_waits_locked(address);
     if (observer != nullptr) {
         TraceRecord record =
             slab->cache->free_record(address, slab->cache->requested_bytes(slab, address));
@@ -138,7 +138,7 @@ Status DeviceHeap::free_recorded_object(Slab* slab, Address address, EventSink* 
     const auto defer = deferral_locked();
     Result<bool> complete = pending_.add(pending, defer);
     if (complete && *complete) {
-        if (waits) { note_completed(address, slab->object_bytes); }
+        if (waits) { note_completed(pending); }
         finish_free_locked(pending);
     }
     update_parking_locked();

@@ -95,7 +95,7 @@ void History::set(const Settings& settings) {
         annotations_.clear();
     }
     if (!settings.enabled) { gone_contexts.swap(contexts_); }
-    for (HistoryRing& ring : rings_) { ring.set_capacity(max_entries_); }
+    for (HistoryRing& ring : rings_) { gone_rings.push_back(ring.set_capacity(max_entries_)); }
     listening_ = settings.enabled || !trackers_.empty();
     update_plain();
 }

@@ -20,8 +20,8 @@ void HistoryRing::go_to_next_piece() {
     end_index_ = first + count;
 }
 
-void HistoryRing::set_capacity(std::size_t entry_count) {
-    if (entry_count == capacity_) { return; }
+HistoryRing HistoryRing::set_capacity(std::size_t entry_count) {
+    if (entry_count == capacity_) { return {}; }
     HistoryRing kept;
     kept.capacity_ = entry_count;
     std::size_t left_out = size() - std::min(size(), entry_count);
@@ -32,7 +32,7 @@ void HistoryRing::set_capacity(std::size_t entry_count) {
             kept.push(extra) = entry;
         }
     });
-    *this = std::move(kept);
+    return std::exchange(*this, std::move(kept));
 }
 
 void HistoryRing::exchange_extra(HistoryEntry& slot, HistoryExtra& extra) {

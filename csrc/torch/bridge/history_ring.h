@@ -43,8 +43,8 @@ struct HistoryExtra {
 
 class HistoryRing {
 public:
-    // The newest entries stay.
-    void set_capacity(std::size_t entry_count);
+    // The newest entries stay. Returns the ring as it was, if it changed: its end may take a while.
+    HistoryRing set_capacity(std::size_t entry_count);
     // The slot for a new entry, whose has_extra is for the ring to set. What belonged to the entry
     // that had to go is in `extra` afterwards: its end may take a while.
     HistoryEntry& push(HistoryExtra& extra);
