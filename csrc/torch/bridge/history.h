@@ -75,8 +75,8 @@ public:
     // Whether anything is to be noted: one relaxed load.
     bool listening() const { return listening_.load(std::memory_order_relaxed); }
     bool recording() const { return recording_.load(std::memory_order_relaxed); }
-    // Of allocations and frees they are told under no lock of the core's, so that they may ask it. But
-    // one that allocates may be told of a segment while it is being told, for which it waits for ever.
+    // Of allocations and frees they are told under no lock of the core's: so they may ask it. One
+    // that allocates would wait for ever for itself, to be told of a segment.
     bool has_trackers() const { return has_trackers_.load(std::memory_order_relaxed); }
 
     struct Settings {
