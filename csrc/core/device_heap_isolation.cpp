@@ -208,7 +208,7 @@ Result<std::int64_t> DeviceHeap::check_now() {
     if (Status status = driver_.synchronize_device(device_); !status.ok()) { return status; }
     redzones_.collect(true);
     strategy_->poll();
-    strategy_->finish_checks();
+    strategy_->settle();
     if (Status status = check_free_locked(); !status.ok()) { return status; }
     std::vector<ByteRange> ranges;
     std::vector<const LedgerEntry*> tensors;

@@ -59,19 +59,18 @@ Result<Address> GuardedMemory::obtain(Bytes block_bytes, const Request& request)
 // What was gathered may be mapped in a window already. Addresses that nobody has seen are no loss
 // if there is no memory for them.
 Status GuardedMemory::open(Window& window, Bytes block_bytes) {
-    Status status = gather(window);
-    const bool is_mapped = status.ok() && window.chunks.front().window != 0;
-    if (is_mapped) {
-        window.begin = std::exchange(window.chunks.front().window, 0);
-    } else if (status.ok()) {
+    if (Status status = gather(window); !status.ok()) { return status; }
+    window.begin = std::exchange(window.chunks.front().window, 0);
+    const bool is_mapped = window.begin != 0;
+    if (!is_mapped) {
         Result<Address> begin = addresses_.take(window.bytes);
         if (!begin) { return begin.status(); }
         window.begin = *begin;
     }
-    if (!status.ok()) { return status; }
     window.pages = window.begin + page_bytes_;
     window.block = against_lower_ ? window.pages : window.pages + window.pages_bytes - block_bytes;
-    return is_mapped ? status : map_chunks(driver_, device_, window.pages, window.chunks);
+    if (is_mapped) { return {}; }
+    return map_chunks(driver_, device_, window.pages, window.chunks);
 }
 
 Status GuardedMemory::fill_fresh(Window& window) {

@@ -160,7 +160,7 @@ private:
     const bool poisons_;
     const bool scrubs_;
     const bool moves_;           // has a mapping thread
-    const bool unmaps_at_once_;  // before that
+    const bool unmaps_at_once_;  // the free itself does; the thread only maps
     Ledger& ledger_;
     WindowAddresses addresses_;
     ChunkCache cache_;

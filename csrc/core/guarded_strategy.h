@@ -42,7 +42,7 @@ public:
     }
     // Also of checks that were queued when handles were used again.
     void poll() override;
-    void finish_checks() override {
+    void settle() override {
         memory_.collect_reused(true);
         memory_.settle();
     }

@@ -48,9 +48,9 @@ public:
     std::vector<ByteRange> gaps_of(const Block* block) const override {
         return of(block).gaps_of(block);
     }
-    void finish_checks() override {
-        own_->finish_checks();
-        for (const Provided& entry : providers_) { entry.strategy->finish_checks(); }
+    void settle() override {
+        own_->settle();
+        for (const Provided& entry : providers_) { entry.strategy->settle(); }
     }
     void add_patterned(std::vector<ByteRange>& ranges) const override {
         own_->add_patterned(ranges);

@@ -86,7 +86,7 @@ public:
     // Finishes what waits for fences that have passed.
     virtual void poll() = 0;
     // The host waits for the answers of all checks of contents, and for what is being unmapped.
-    virtual void finish_checks() {}
+    virtual void settle() {}
     // Gives back up to `bytes` of idle memory. Yes: the host waits for the fences it needs. Ask:
     // they are recorded and asked, but not waited for. No: what a capture forbids is left alone.
     enum class Wait : std::uint8_t { No, Ask, Yes };
