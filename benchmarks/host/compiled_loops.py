@@ -35,8 +35,8 @@ def cuda_include() -> Path:
     )
 
 
-def compile_loops(name: str, folder: Path) -> Path:
-    """Compile NAME.cpp, which lies beside this file, to a library in `folder`.
+def compile_loops(name: str, folder: Path, sources: Path = HERE) -> Path:
+    """Compile NAME.cpp of the folder `sources` to a library in `folder`.
 
     Raises CompilationError.
     """
@@ -48,7 +48,7 @@ def compile_loops(name: str, folder: Path) -> Path:
     torch = Path(spec.submodule_search_locations[0])
     library = folder / f"{name}.so"
     command = [
-        *("g++", "-std=c++20", "-O2", "-fPIC", "-shared", str(HERE / f"{name}.cpp")),
+        *("g++", "-std=c++20", "-O2", "-fPIC", "-shared", str(sources / f"{name}.cpp")),
         *(f"-isystem{torch / 'include'}", f"-isystem{cuda_include()}"),
         *("-o", str(library), f"-L{torch / 'lib'}", "-lc10", "-lc10_cuda"),
     ]
