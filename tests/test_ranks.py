@@ -191,6 +191,7 @@ def test_a_run_goes_on_with_what_is_not_measured_yet(
     assert started[4:] == [("fsdp", "paged"), *((name, under) for name in ("ddp", "fsdp")
                                                 for under in ("paged", "native"))]  # fmt: skip
     assert len(measure.kept(out)) == 16
+    assert all("git_id" in each for each in measure.kept(out))  # others may go on with the file
     bench(1, resume=False)
     assert len(measure.kept(out)) == 8
     out.write_text("{}")

@@ -75,7 +75,7 @@ def bench(
             if any(place(row) == (number, program, allocator, count) for row in rows):
                 continue
             made = launch.run([program], allocator, count, steps=steps)
-            rows += [row | {"round": number} for row in made]
+            rows += [row | {"round": number, "git_id": machine.get("git_id")} for row in made]
             host_process.write(rows, out, machine, command=command_line())
     print(json.dumps({"machine": machine, "rows": rows}) if as_json else text(rows))
     return FAILED if any("error" in row for row in rows) else 0

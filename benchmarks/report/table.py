@@ -194,9 +194,10 @@ def _round_count(rows: list[dict[str, Any]]) -> int:
 
 def _of_file(content: dict[str, Any], path: Path) -> str:
     machine = content["machine"]
+    ids = dict.fromkeys(row.get("git_id", machine["git_id"]) for row in content["rows"])
     return (
         f"{machine['gpu']}, driver {machine['driver']}, torch {machine['torch']}, "
-        f"gpumem_alloc {machine['gpumem_alloc']} ({machine['git_id']}), "
+        f"gpumem_alloc {machine['gpumem_alloc']} ({', '.join(ids)}), "
         f"{content['date'].split()[0]}: `{path.relative_to(ROOT)}`."
     )
 
