@@ -14,6 +14,7 @@ GuardedMemory::GuardedMemory(Driver& driver, int device, DeviceProperties proper
       device_(device),
       page_bytes_(properties.page_bytes),
       alignment_(std::min(Bytes{options.guard_alignment}, properties.page_bytes)),
+      least_kept_bytes_(std::max(kKeptBytes, properties.total_bytes / kKeptShareOfCard)),
       against_lower_(options.guard == "lower"),
       poisons_(options.poison == "on"),
       scrubs_(options.scrub == "on"),
@@ -202,23 +203,29 @@ void GuardedMemory::sweep(const Segment& segment) {
     Window& window = windows_.at(segment.address);
     if (std::exchange(window.swept, true)) { return; }
     const auto stream = usable_stream(driver_, device_, window.stream, window.stream_id);
-    if (const auto gaps = gaps_of(window); window.patterned && !gaps.empty()) {
-        Result<Check> check = stream ? driver_.check(device_, stream->stream, gaps, kPattern)
-                                     : Result<Check>(stream.status());
-        if (check) { window.check = *check; }
-        unchecked_count_ += check ? 0 : 1;
-    }
-    bool filled = false;
-    if (stream && (scrubs_ || poisons_)) {
-        const ByteRange pages{window.pages, window.pages + window.pages_bytes};
-        filled = driver_.fill(device_, stream->stream, {pages}, kPattern).ok();
-    }
+    bool filled = stream && look_and_fill(window, stream->stream);
+    if (!stream) { unchecked_count_ += window.patterned && !gaps_of(window).empty() ? 1 : 0; }
     if (stream) { filled &= order_before_others(driver_, device_, *stream).ok(); }
     const LedgerEntry* tensor = ledger_.gone(window.block);
     for (GuardedChunk& chunk : window.chunks) {
         chunk.patterned = filled;
         chunk.tensor = tensor != nullptr ? *tensor : LedgerEntry{};
     }
+}
+
+// False: not filled, or not to be.
+bool GuardedMemory::look_and_fill(Window& window, Stream stream) {
+    const ByteRange pages{window.pages, window.pages + window.pages_bytes};
+    const ByteRange tensor{window.block, window.block + window.requested_bytes};
+    const bool looks = window.patterned && !gaps_of(window).empty();
+    const bool fills = scrubs_ || poisons_;
+    if (!looks) { return fills && driver_.fill(device_, stream, {pages}, kPattern).ok(); }
+    CheckAndFill queued =
+        fills ? driver_.check_and_fill(device_, stream, pages, tensor, kPattern)
+              : CheckAndFill{driver_.check(device_, stream, gaps_of(window), kPattern), {}};
+    if (queued.check) { window.check = *queued.check; }
+    unchecked_count_ += queued.check ? 0 : 1;
+    return fills && queued.filled.ok();
 }
 
 void GuardedMemory::renew(Address address, Bytes requested_bytes) {
@@ -297,7 +304,7 @@ Status GuardedMemory::audit() const {
         if (Status status = look_at(window, stuck_bytes); !status.ok()) { return status; }
     }
     Bytes moving_bytes = 0;
-    for (const Move& move : moving_) {
+    for (const auto& [job, move] : moving_) {
         moving_bytes += move.window.pages_bytes;
         const Address begin = move.window.begin;
         if (begin != 0) { taken.push_back({begin, begin + move.window.bytes}); }

@@ -92,9 +92,11 @@ private:
     static constexpr Bytes kMaxChunkBytes = 1_GiB;
     // Up to here a handle is released and another made in the time that two more take to map.
     static constexpr Bytes kMaxReplacedBytes = 128_MiB;
-    // Held beyond what was in use at most: such a share of it, and this at least.
+    // Held beyond what was in use at most: such a share of it, this at least, or that share of the
+    // card, so that the thread has windows ready for a burst of requests.
     static constexpr Bytes kKeptBytes = 128_MiB;
     static constexpr Bytes kKeptShare = 64;
+    static constexpr Bytes kKeptShareOfCard = 256;
 
     struct Window {
         Address begin = 0;
@@ -130,6 +132,7 @@ private:
     Result<GuardedChunk> create_chunk(Bytes bytes);
     Status fill_fresh(Window& window);
     void check_reused(Window& window);
+    bool look_and_fill(Window& window, Stream stream);
     Result<bool> ask(Check check, bool wait, std::vector<Finding>& findings);
     // False: the stream has not got there, and nobody waited.
     bool collect_reused(Window& window, bool wait);
@@ -156,6 +159,7 @@ private:
     const int device_;
     const Bytes page_bytes_;
     const Bytes alignment_;
+    const Bytes least_kept_bytes_;
     const bool against_lower_;
     const bool poisons_;
     const bool scrubs_;
@@ -167,9 +171,8 @@ private:
     std::unordered_map<Address, Window> windows_;       // by the block's address
     std::unordered_map<Address, Address> quarantined_;  // a window's begin: its block
     std::vector<std::pair<Window, Addresses>> stuck_;
-    std::deque<Move> moving_;  // in the order of their jobs
+    std::unordered_map<const MappingJob*, Move> moving_;
     Bytes moving_bytes_ = 0;
-    std::uint64_t moved_count_ = 0;
     MappingThread thread_;
     std::deque<Address> reused_blocks_;  // that may have such a check, oldest first
     Bytes limit_bytes_ = kMaxRequestBytes;

@@ -96,7 +96,7 @@ void GuardedMemory::keep_within(Bytes more_bytes) {
 
 // In all: no more than the limit allows, and than was in use at most and a little more.
 Bytes GuardedMemory::most_held_bytes(Bytes in_use_peak_bytes) const {
-    const Bytes more = std::max(kKeptBytes, in_use_peak_bytes / kKeptShare);
+    const Bytes more = std::max(least_kept_bytes_, in_use_peak_bytes / kKeptShare);
     return std::min(limit_bytes_, in_use_peak_bytes + more);
 }
 

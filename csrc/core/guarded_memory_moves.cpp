@@ -32,17 +32,18 @@ bool GuardedMemory::move(Window& window) {
     move.job->chunks = std::move(window.chunks);
     move.window = std::move(window);
     moving_bytes_ += move.window.pages_bytes;
-    moving_.push_back(std::move(move));
-    thread_.start(moving_.back().job.get());
+    MappingJob* const job = move.job.get();
+    moving_.emplace(job, std::move(move));
+    thread_.start(job);
     return true;
 }
 
 // What the mapping thread is done with goes where it belongs.
 void GuardedMemory::take_moved() {
-    for (const std::uint64_t finished = thread_.finished(); moved_count_ < finished;) {
-        ++moved_count_;
-        Move move = std::move(moving_.front());
-        moving_.pop_front();
+    MappingQueue finished = thread_.take_finished();
+    while (const MappingJob* job = finished.pop()) {
+        auto node = moving_.extract(job);
+        Move& move = node.mapped();
         moving_bytes_ -= move.window.pages_bytes;
         move.window.chunks = std::move(move.job->chunks);
         if (move.job->end == MappingJob::End::OldRefused) {
@@ -66,7 +67,7 @@ void GuardedMemory::take_moved() {
 
 // False: nothing is on its way.
 bool GuardedMemory::wait_moved() {
-    if (moving_.empty() || !thread_.wait(moved_count_)) { return false; }
+    if (moving_.empty() || !thread_.wait_finished()) { return false; }
     take_moved();
     return true;
 }
@@ -74,7 +75,8 @@ bool GuardedMemory::wait_moved() {
 // Whether a handle that would do is on its way. The thread changes nothing of a job's handles that
 // is read here.
 bool GuardedMemory::is_coming(std::uint64_t stream_id, Bytes least_bytes, Bytes most_bytes) const {
-    return std::any_of(moving_.begin(), moving_.end(), [&](const Move& move) {
+    return std::any_of(moving_.begin(), moving_.end(), [&](const auto& entry) {
+        const Move& move = entry.second;
         const std::vector<GuardedChunk>& chunks = move.job->chunks;
         return move.window.stream_id == stream_id &&
                std::any_of(chunks.begin(), chunks.end(), [&](const GuardedChunk& chunk) {
@@ -85,7 +87,9 @@ bool GuardedMemory::is_coming(std::uint64_t stream_id, Bytes least_bytes, Bytes 
 
 Bytes GuardedMemory::quarantined_bytes() const {
     Bytes bytes = addresses_.quarantined_bytes();
-    for (const Move& move : moving_) { bytes += move.window.begin == 0 ? 0 : move.window.bytes; }
+    for (const auto& [job, move] : moving_) {
+        bytes += move.window.begin == 0 ? 0 : move.window.bytes;
+    }
     return bytes;
 }
 

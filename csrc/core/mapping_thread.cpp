@@ -6,7 +6,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
-#include <deque>
 #include <mutex>
 #include <utility>
 
@@ -48,17 +47,32 @@ AtExit* at_exit_of_process() {
 
 }  // namespace
 
-void MappingJob::run(Driver& driver, int device) {
-    if (!unmap_chunks(driver, pages, last, chunks).ok()) {
-        end = End::OldRefused;
-    } else if (fresh_pages == 0) {
-        end = End::Unmapped;
-    } else if (map_chunks(driver, device, fresh_pages, chunks).ok()) {
+bool MappingJob::leave(Driver& driver) {
+    const bool has_left = unmap_chunks(driver, pages, last, chunks).ok();
+    end = has_left ? End::Unmapped : End::OldRefused;
+    return has_left && fresh_pages != 0;
+}
+
+void MappingJob::arrive(Driver& driver, int device) {
+    if (map_chunks(driver, device, fresh_pages, chunks).ok()) {
         end = End::Mapped;
-    } else {
-        const bool undone = unmap_chunks(driver, fresh_pages, LastPlace::Keep, chunks).ok();
-        end = undone ? End::Unmapped : End::FreshRefused;
+    } else if (!unmap_chunks(driver, fresh_pages, LastPlace::Keep, chunks).ok()) {
+        end = End::FreshRefused;
     }
+}
+
+void MappingQueue::push(MappingJob* job) {
+    job->next = nullptr;
+    (last_ == nullptr ? first_ : last_->next) = job;
+    last_ = job;
+}
+
+MappingJob* MappingQueue::pop() {
+    MappingJob* const job = first_;
+    if (job == nullptr) { return nullptr; }
+    first_ = job->next;
+    if (first_ == nullptr) { last_ = nullptr; }
+    return job;
 }
 
 struct MappingThread::State {
@@ -70,24 +84,32 @@ struct MappingThread::State {
     Driver& driver;
     const int device;
     AtExit& all;
-    std::mutex mutex;  // guards the two below
-    std::deque<MappingJob*> jobs;
+    std::mutex mutex;  // guards the four below
+    MappingQueue leaving;
+    MappingQueue arriving;
+    MappingQueue ended;
     bool is_over = false;
     std::condition_variable has_job;
     std::condition_variable has_finished;
-    std::atomic<std::uint64_t> finished{0};  // written under the mutex
+    std::atomic<std::uint64_t> finished{0};  // since the beginning; written under the mutex
 };
 
 void MappingThread::State::work() {
     std::unique_lock<std::mutex> lock(mutex);
     for (;;) {
-        has_job.wait(lock, [this] { return is_over || !jobs.empty(); });
-        if (jobs.empty()) { return; }
-        MappingJob* job = jobs.front();
-        jobs.pop_front();
+        has_job.wait(lock, [this] { return is_over || !leaving.empty() || !arriving.empty(); });
+        const bool leaves = !leaving.empty();
+        MappingJob* const job = (leaves ? leaving : arriving).pop();
+        if (job == nullptr) { return; }
         lock.unlock();
-        job->run(driver, device);
+        const bool goes_on = leaves && job->leave(driver);
+        if (!leaves) { job->arrive(driver, device); }
         lock.lock();
+        if (goes_on) {
+            arriving.push(job);
+            continue;
+        }
+        ended.push(job);
         finished.fetch_add(1, std::memory_order_release);
         has_finished.notify_all();
         all.job_count.fetch_sub(1);
@@ -143,25 +165,31 @@ bool MappingThread::has_room() {
         is_refused_ = true;
         return false;
     }
-    return !state_->all.is_over && started_ - finished() < kMaxWaiting;
+    const std::uint64_t finished = state_->finished.load(std::memory_order_acquire);
+    return !state_->all.is_over && started_ - finished < kMaxWaiting;
 }
 
 void MappingThread::start(MappingJob* job) {
     const std::lock_guard<std::mutex> guard(state_->mutex);
-    state_->jobs.push_back(job);
+    state_->leaving.push(job);
     state_->all.job_count.fetch_add(1);
     ++started_;
     state_->has_job.notify_one();
 }
 
-std::uint64_t MappingThread::finished() const {
-    return state_ == nullptr ? 0 : state_->finished.load(std::memory_order_acquire);
+MappingQueue MappingThread::take_finished() {
+    if (state_ == nullptr) { return {}; }
+    const std::uint64_t finished = state_->finished.load(std::memory_order_acquire);
+    if (finished == taken_) { return {}; }
+    const std::lock_guard<std::mutex> guard(state_->mutex);
+    taken_ = state_->finished.load();
+    return std::exchange(state_->ended, {});
 }
 
-bool MappingThread::wait(std::uint64_t finished) {
-    if (state_ == nullptr || finished >= started_ || fork_guard_.forked()) { return false; }
+bool MappingThread::wait_finished() {
+    if (state_ == nullptr || taken_ == started_ || fork_guard_.forked()) { return false; }
     std::unique_lock<std::mutex> lock(state_->mutex);
-    state_->has_finished.wait(lock, [&] { return state_->finished.load() > finished; });
+    state_->has_finished.wait(lock, [this] { return !state_->ended.empty(); });
     return true;
 }
 

@@ -2,11 +2,14 @@
 // that neither the free nor the next allocation waits for the driver (unmap 20 µs, map and set
 // access 30, and twice that in a process that is busy).
 //
-// It takes one job after the other and knows nothing but what is in them: what a job's end means is
-// its owner's business, who asks finished() and keeps the job until then. The thread is made with
-// the first job and belongs to nobody: it holds its own share of the state, so that a process may
-// end while it sleeps. While it works exit() waits, since the driver ends there too; afterwards
-// there is no room. A forked child has no such thread: it has no room, and wait() returns.
+// A job is two steps, out of the old window and into the fresh one. It takes a step after the
+// other, those out first: what was freed is to be gone soon, and a program that asks for memory in
+// bursts lets it catch up with the others between them. It knows nothing but what is in the jobs:
+// what a job's end means is its owner's business, who keeps it until take_finished() gives it back.
+// The thread is made with the first job and belongs to nobody: it holds its own share of the state,
+// so that a process may end while it sleeps. While it works exit() waits, since the driver ends
+// there too; afterwards there is no room. A forked child has no such thread: it has no room, and
+// wait() returns.
 #pragma once
 
 #include <cstdint>
@@ -31,14 +34,30 @@ struct MappingJob {
     Address fresh_pages = 0;           // where they go; 0: nowhere
     std::vector<GuardedChunk> chunks;
     End end = End::Unmapped;
+    MappingJob* next = nullptr;  // in the queue that it is in
 
-    void run(Driver& driver, int device);
+    // Out of where they are. False: this was all.
+    bool leave(Driver& driver);
+    // To fresh_pages.
+    void arrive(Driver& driver, int device);
+};
+
+// First come, first served. Allocates nothing.
+class MappingQueue {
+public:
+    bool empty() const { return first_ == nullptr; }
+    void push(MappingJob* job);
+    MappingJob* pop();
+
+private:
+    MappingJob* first_ = nullptr;
+    MappingJob* last_ = nullptr;
 };
 
 class MappingThread {
 public:
     // More than this do not wait: the caller would rather do it itself meanwhile.
-    static constexpr std::uint64_t kMaxWaiting = 16;
+    static constexpr std::uint64_t kMaxWaiting = 1'024;
 
     MappingThread(Driver& driver, int device) : driver_(driver), device_(device) {}
     // All jobs are finished.
@@ -49,10 +68,10 @@ public:
     bool has_room();
     // Only with room. The job stays where it is until it is finished.
     void start(MappingJob* job);
-    // How many are, since the beginning; they end in the order of their starts.
-    std::uint64_t finished() const;
-    // Until more than `finished` are. False: they never will be.
-    bool wait(std::uint64_t finished);
+    // Those that ended since the last call, in the order in which they did.
+    MappingQueue take_finished();
+    // Until take_finished() has one to give. False: it never will.
+    bool wait_finished();
 
 private:
     struct State;
@@ -65,6 +84,7 @@ private:
     std::shared_ptr<State> state_;  // nullptr: no thread yet
     bool is_refused_ = false;       // the system gave none
     std::uint64_t started_ = 0;
+    std::uint64_t taken_ = 0;  // of those, given back finished
 };
 
 }  // namespace gma

@@ -234,12 +234,13 @@ TEST_CASE("what the thread's calls refuse goes where the caller's would") {
 
 // As many as may wait, each of a page.
 struct FullQueue {
-    HostDriver driver{PatternWorld::small_card(16_MiB)};
-    std::vector<MappingJob> jobs{MappingThread::kMaxWaiting};
-    Address pages = *driver.reserve(0, MappingThread::kMaxWaiting* kPage, kPage);
+    HostDriver driver{PatternWorld::small_card(MappingThread::kMaxWaiting * kPage)};
+    std::vector<MappingJob> jobs;
+    Address pages = 0;
     MappingThread thread{driver, 0};
 
-    FullQueue() {
+    explicit FullQueue(std::uint64_t count = MappingThread::kMaxWaiting)
+        : jobs(count), pages(*driver.reserve(0, 2 * count * kPage, kPage)) {
         for (std::size_t i = 0; i < jobs.size(); ++i) {
             GuardedChunk chunk;
             chunk.bytes = kPage;
@@ -255,26 +256,58 @@ struct FullQueue {
             thread.start(&job);
         }
     }
+    // Of the jobs that end, as many as are waited for, in their order.
+    std::vector<MappingJob*> take(std::size_t count) {
+        std::vector<MappingJob*> taken;
+        while (taken.size() < count && thread.wait_finished()) {
+            MappingQueue finished = thread.take_finished();
+            while (MappingJob* job = finished.pop()) { taken.push_back(job); }
+        }
+        return taken;
+    }
 };
 
 TEST_CASE("only so many jobs wait") {
     FullQueue queue;
-    CHECK(!queue.thread.wait(0));
+    CHECK(!queue.thread.wait_finished());
     Held held(queue.driver);
     queue.start();
     CHECK(!queue.thread.has_room());
-    CHECK(queue.thread.finished() == 0);
+    CHECK(queue.thread.take_finished().empty());
     held.let_go();
-    CHECK(queue.thread.wait(0));
-    CHECK(queue.thread.wait(queue.jobs.size() - 1));
-    CHECK(!queue.thread.wait(queue.jobs.size()));
+    CHECK(queue.take(queue.jobs.size()).size() == queue.jobs.size());
+    CHECK(!queue.thread.wait_finished());
     CHECK(queue.thread.has_room());
     CHECK(queue.driver.mapped_bytes() == 0);
     for (const MappingJob& job : queue.jobs) {
         CHECK(job.end == MappingJob::End::Unmapped);
         REQUIRE(queue.driver.release(0, job.chunks[0].handle, kPage).ok());
     }
-    REQUIRE(queue.driver.unreserve(queue.pages, queue.jobs.size() * kPage).ok());
+    REQUIRE(queue.driver.unreserve(queue.pages, 2 * queue.jobs.size() * kPage).ok());
+}
+
+TEST_CASE("all leave their old pages before any comes to its new ones") {
+    FullQueue queue(4);
+    for (const std::size_t i : {0, 1, 3}) {
+        queue.jobs[i].fresh_pages = queue.pages + (queue.jobs.size() + i) * kPage;
+    }
+    Held held(queue.driver);
+    queue.start();  // the first may have begun
+    held.let_go();
+    const std::vector<MappingJob*> ended = queue.take(4);
+    REQUIRE(ended.size() == 4);
+    const std::vector<MappingJob*> expected = {&queue.jobs[2], &queue.jobs[0], &queue.jobs[1],
+                                               &queue.jobs[3]};
+    CHECK(ended == expected);
+    for (MappingJob* job : ended) {
+        CHECK((job->end == MappingJob::End::Mapped) == (job->fresh_pages != 0));
+        if (job->fresh_pages != 0) {
+            REQUIRE(
+                unmap_chunks(queue.driver, job->fresh_pages, LastPlace::Keep, job->chunks).ok());
+        }
+        REQUIRE(queue.driver.release(0, job->chunks[0].handle, kPage).ok());
+    }
+    REQUIRE(queue.driver.unreserve(queue.pages, 2 * queue.jobs.size() * kPage).ok());
 }
 
 FullQueue* ending_queue = nullptr;
@@ -282,8 +315,10 @@ Held* ending_held = nullptr;
 
 // As the driver's own, which is registered before the thread is made.
 void end_driver() {
-    MappingThread& thread = ending_queue->thread;
-    const bool is_done = thread.finished() == MappingThread::kMaxWaiting && !thread.has_room();
+    const std::size_t count = ending_queue->jobs.size();
+    const bool is_done = ending_queue->driver.mapped_bytes() == 0 &&
+                         ending_queue->take(count).size() == count &&
+                         !ending_queue->thread.has_room();
     _exit(is_done ? 7 : 8);
 }
 
