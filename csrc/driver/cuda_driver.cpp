@@ -90,6 +90,10 @@ public:
                         std::uint32_t pattern) override {
         return contents_.check(device, cuda_stream(stream), ranges, pattern);
     }
+    CheckAndFill check_and_fill(int device, Stream stream, const ByteRange& range,
+                                const ByteRange& block, std::uint32_t pattern) override {
+        return contents_.check_and_fill(device, cuda_stream(stream), range, block, pattern);
+    }
     Result<bool> checked(Check check, bool wait, std::vector<Finding>& findings) override {
         return contents_.checked(check, wait, findings);
     }

@@ -29,7 +29,7 @@ struct Parts {
     const CudaEntryPoints api;
     CudaContexts contexts;
     CudaEvents events{contexts};
-    CudaStaging staging{contexts, events};
+    CudaStaging staging{contexts, events, CudaStaging::Contents::Anything};
     CudaKernels kernels{
         contexts, attack_image(), {kPokeKernel, kPeekKernel, kScatterKernel, kGatherKernel}};
 };

@@ -10,11 +10,6 @@
 namespace gma {
 namespace {
 
-constexpr std::size_t kFill = 0;  // indices of the kernels
-constexpr std::size_t kCheck = 1;
-
-// Ranges from here on go to the driver's memset each, as its 2 us of the host are little then.
-constexpr Bytes kMemsetBytes = 4_MiB;
 // Pieces are short while they are few.
 constexpr Bytes kShortestPieceBytes = 4_KiB;
 constexpr Bytes kPieceAlignment = 512;
@@ -32,8 +27,9 @@ CudaContents::CudaContents(CudaContexts& contexts, CudaEvents& events)
     : contexts_(contexts),
       api_(contexts.api()),
       events_(events),
-      staging_(contexts, events),
-      kernels_(contexts, pattern_image(), {kFillKernel, kCheckKernel, nullptr, nullptr}) {}
+      staging_(contexts, events, CudaStaging::Contents::Anything),
+      swept_staging_(contexts, events, CudaStaging::Contents::Zero),
+      kernels_(contexts, pattern_image(), {kFillKernel, kCheckKernel, kSweepKernel, nullptr}) {}
 
 Status CudaContents::fill(int device, CUstream stream, const std::vector<ByteRange>& ranges,
                           std::uint32_t pattern) {
@@ -71,15 +67,23 @@ Result<Check> CudaContents::check(int device, CUstream stream, const std::vector
     const CurrentContext context(contexts_, device);
     if (!context.status().ok()) { return context.status(); }
     const Place place{device, stream};
+    const auto* kernels = kernels_.of(device);
+    if (kernels != nullptr && ranges.size() == 1 && bytes_of(ranges) < kMemsetBytes) {
+        const Address end = ranges.front().end;
+        return sweep(place, (*kernels)[kSweep], ranges.front(), {end, end}, pattern, false);
+    }
     Pending pending;
     pending.pattern = pattern;
     pending.ranges = ranges;
-    const auto* kernels = kernels_.of(device);
     pending.is_plain = kernels == nullptr;
     if (pending.is_plain) { pending.parts = ends_of(ranges); }
     Status status = pending.is_plain ? look_by_copy(place, pending)
                                      : look_by_kernel(place, (*kernels)[kCheck], pending);
     if (!status.ok()) { return status; }
+    return pend(place, std::move(pending));
+}
+
+Result<Check> CudaContents::pend(const Place& place, Pending pending) {
     Result<CudaEvents::Entry*> entry = record(place);
     if (!entry) { return entry.status(); }  // the staging memory is lost: nobody tells its end
     pending.entry = *entry;
@@ -107,6 +111,11 @@ Result<bool> CudaContents::checked(Check check, bool wait, std::vector<Finding>&
     }
     events_.give_back(pending.entry);
     if (!passed) { return passed; }  // and the staging memory is lost
+    if (pending.sweep) {
+        gather_sweep(pending, findings);
+        swept_staging_.give_back(pending.staging);
+        return true;
+    }
     if (pending.is_plain) {
         compare(pending, findings);
     } else {

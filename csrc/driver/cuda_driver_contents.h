@@ -2,8 +2,10 @@
 //
 // With kernels (csrc/kernels/pattern.cu) a call is one launch for all ranges, whose list goes
 // through pinned memory; long ranges and single ones are filled by the driver's own memset, which
-// is the fastest there. Without kernels every range is a memset or several, and a check copies what
-// it looks at to the host, which compares it: of ranges above kPlainCheckBytes only their ends.
+// is the fastest there. A check of one range, or with a fill of all around it, needs no list
+// (cuda_driver_sweeps.cpp). Without kernels every range is a memset or several, and a check copies
+// what it looks at to the host, which compares it: of ranges above kPlainCheckBytes only their
+// ends.
 //
 // Nothing here runs under RelaxedCapture but what puts nothing into a stream: to fill in a capture
 // is to be an error.
@@ -14,6 +16,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,10 +39,18 @@ public:
                 std::uint32_t pattern);
     Result<Check> check(int device, CUstream stream, const std::vector<ByteRange>& ranges,
                         std::uint32_t pattern);
+    CheckAndFill check_and_fill(int device, CUstream stream, const ByteRange& range,
+                                const ByteRange& block, std::uint32_t pattern);
     Result<bool> checked(Check check, bool wait, std::vector<Finding>& findings);
     std::string shortcoming(int device);
 
 private:
+    static constexpr std::size_t kFill = 0;  // indices of the kernels
+    static constexpr std::size_t kCheck = 1;
+    static constexpr std::size_t kSweep = 2;
+    // Ranges from here on go to the driver's memset each, as its 2 us of the host are little then.
+    static constexpr Bytes kMemsetBytes = 4_MiB;
+
     // What a check without kernels looks at of a range.
     struct Part {
         std::size_t range = 0;  // its index
@@ -56,6 +67,7 @@ private:
         std::vector<std::uint32_t> range_of_piece;
         std::vector<Part> parts;
         bool is_plain = false;
+        std::optional<SweepArguments> sweep;  // then `staging` is of swept_staging_
     };
 
     // One for each piece, in the order of the ranges.
@@ -75,6 +87,10 @@ private:
         int device;
         CUstream stream;
     };
+    Result<Check> sweep(const Place& place, CUfunction kernel, const ByteRange& range,
+                        const ByteRange& block, std::uint32_t pattern, bool fills);
+    static void gather_sweep(const Pending& pending, std::vector<Finding>& findings);
+    Result<Check> pend(const Place& place, Pending pending);
     Status failure(CUresult result, const char* name, Bytes bytes, const Place& place);
     Status fill_by_kernel(const Place& place, CUfunction kernel,
                           const std::vector<ByteRange>& ranges, std::uint32_t pattern);
@@ -90,6 +106,7 @@ private:
     const CudaEntryPoints& api_;
     CudaEvents& events_;
     CudaStaging staging_;
+    CudaStaging swept_staging_;  // of findings, zero where nothing was found
     CudaKernels kernels_;
     std::mutex mutex_;
     std::uintptr_t next_check_ = 1;

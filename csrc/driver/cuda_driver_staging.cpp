@@ -1,11 +1,12 @@
 #include "driver/cuda_driver_staging.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace gma {
 
-CudaStaging::CudaStaging(CudaContexts& contexts, CudaEvents& events)
-    : contexts_(contexts), events_(events) {}
+CudaStaging::CudaStaging(CudaContexts& contexts, CudaEvents& events, Contents contents)
+    : contexts_(contexts), events_(events), contents_(contents) {}
 
 // At the end of the process the driver may be gone, and the memory with it.
 CudaStaging::~CudaStaging() {
@@ -67,6 +68,7 @@ Status CudaStaging::add_locked(int device, std::size_t size_index) {
                             call_text("cuMemHostAlloc", slab_bytes, device));
     }
     slabs_.push_back({device, slab});
+    if (contents_ == Contents::Zero) { std::memset(slab, 0, slab_bytes); }
     for (Bytes offset = slab_bytes; offset > 0; offset -= block_bytes) {
         free_[size_index].push_back(
             {static_cast<unsigned char*>(slab) + (offset - block_bytes), size_index});

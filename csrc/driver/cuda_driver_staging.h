@@ -25,12 +25,15 @@ public:
         std::size_t size_index = 0;  // kSmallestBytes << size_index
     };
 
-    CudaStaging(CudaContexts& contexts, CudaEvents& events);
+    // Zero: its memory is zero when it is taken, and has to be when it is given back.
+    enum class Contents : unsigned char { Anything, Zero };
+
+    CudaStaging(CudaContexts& contexts, CudaEvents& events, Contents contents);
     ~CudaStaging();
     CudaStaging(const CudaStaging&) = delete;
     CudaStaging& operator=(const CudaStaging&) = delete;
 
-    // What is in it is left over. The device's context must be current.
+    // The device's context must be current.
     Result<Block> take(int device, Bytes bytes);
     void give_back(Block block);
     // Once the stream has got there; the event too is given back then.
@@ -55,6 +58,7 @@ private:
 
     CudaContexts& contexts_;
     CudaEvents& events_;
+    const Contents contents_;
     std::mutex mutex_;
     std::array<std::vector<Block>, kSizeCount> free_;
     std::deque<InUse> in_use_;

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -60,6 +61,8 @@ struct ByteRange {
     Address begin = 0;
     Address end = 0;  // not below begin
 };
+
+struct CheckAndFill;
 
 // A range that did not hold the pattern.
 struct Finding {
@@ -116,6 +119,10 @@ public:
                         std::uint32_t pattern) = 0;
     virtual Result<Check> check(int device, Stream stream, const std::vector<ByteRange>& ranges,
                                 std::uint32_t pattern) = 0;
+    // A look at what lies in `range` before the block (range 0) and behind it (1), then a fill of
+    // all of it. Of what was found at the end of 8 KiB `found` may be cut short.
+    virtual CheckAndFill check_and_fill(int device, Stream stream, const ByteRange& range,
+                                        const ByteRange& block, std::uint32_t pattern);
     // True: done, and what was found is appended, in the order of the ranges. False: not yet, and
     // the host was not to wait. After anything but false, a failure too, the check is gone.
     virtual Result<bool> checked(Check check, bool wait, std::vector<Finding>& findings) = 0;
@@ -129,5 +136,17 @@ public:
     // The host waits for everything on the device; only for a stream that was destroyed unfenced.
     virtual Status synchronize_device(int device) = 0;
 };
+
+struct CheckAndFill {
+    Result<Check> check;
+    Status filled;
+};
+
+inline CheckAndFill Driver::check_and_fill(int device, Stream stream, const ByteRange& range,
+                                           const ByteRange& block, std::uint32_t pattern) {
+    Result<Check> asked =
+        check(device, stream, {{range.begin, block.begin}, {block.end, range.end}}, pattern);
+    return {std::move(asked), fill(device, stream, {range}, pattern)};
+}
 
 }  // namespace gma

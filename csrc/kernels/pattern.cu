@@ -7,6 +7,7 @@ namespace {
 using gma::PatternArguments;
 using gma::PatternFinding;
 using gma::PatternPiece;
+using gma::SweepArguments;
 
 constexpr unsigned kLanes = 32;
 constexpr unsigned kAllLanes = 0xffff'ffff;
@@ -112,12 +113,7 @@ __device__ std::uint32_t bytes_from(std::uint64_t first, std::uint64_t end) {
     return found;
 }
 
-}  // namespace
-
-extern "C" __global__ void gma_fill_pattern(PatternArguments arguments) {
-    if (piece_index() >= arguments.piece_count) { return; }
-    const PatternPiece piece = arguments.pieces[piece_index()];
-    const std::uint32_t pattern = arguments.pattern;
+__device__ void fill(const PatternPiece& piece, std::uint32_t pattern) {
     const Vectors vectors = vectors_of(piece);
     fill_bytes(piece.begin, vectors.begin, pattern);
     const uint4 vector = make_uint4(pattern, pattern, pattern, pattern);
@@ -128,19 +124,56 @@ extern "C" __global__ void gma_fill_pattern(PatternArguments arguments) {
     fill_bytes(vectors.end, piece.end, pattern);
 }
 
-extern "C" __global__ void gma_check_pattern(PatternArguments arguments) {
-    if (piece_index() >= arguments.piece_count) { return; }  // a whole warp, or none of it
-    const PatternPiece piece = arguments.pieces[piece_index()];
+// By a whole warp, or by none of it.
+__device__ void look_at(const PatternPiece& piece, std::uint32_t pattern, PatternFinding& finding,
+                        std::uint32_t* is_any_bad) {
     const Vectors vectors = vectors_of(piece);
     Seen seen;
-    look_at_bytes(piece.begin, vectors.begin, arguments.pattern, seen);
-    look_at_vectors(vectors, arguments.pattern, seen);
-    look_at_bytes(vectors.end, piece.end, arguments.pattern, seen);
+    look_at_bytes(piece.begin, vectors.begin, pattern, seen);
+    look_at_vectors(vectors, pattern, seen);
+    look_at_bytes(vectors.end, piece.end, pattern, seen);
     if (__ballot_sync(kAllLanes, seen.bad_bytes != 0) == 0) { return; }
     seen = of_all_lanes(seen);
     if (lane() == 0) {
         const std::uint32_t found = bytes_from(seen.first_bad, piece.range_end);
-        arguments.findings[piece_index()] = {seen.first_bad, seen.bad_bytes, found, 0};
-        *arguments.is_any_bad = 1;
+        finding = {seen.first_bad, seen.bad_bytes, found, 0};
+        *is_any_bad = 1;
     }
+}
+
+}  // namespace
+
+extern "C" __global__ void gma_fill_pattern(PatternArguments arguments) {
+    if (piece_index() >= arguments.piece_count) { return; }
+    fill(arguments.pieces[piece_index()], arguments.pattern);
+}
+
+extern "C" __global__ void gma_check_pattern(PatternArguments arguments) {
+    const unsigned index = piece_index();
+    if (index >= arguments.piece_count) { return; }
+    look_at(arguments.pieces[index], arguments.pattern, arguments.findings[index],
+            arguments.is_any_bad);
+}
+
+extern "C" __global__ void gma_sweep_pattern(SweepArguments arguments) {
+    const unsigned index = piece_index();
+    if (index >= arguments.piece_count) { return; }
+    const std::uint64_t from =
+        (arguments.begin / gma::kSweepPieceBytes + index) * gma::kSweepPieceBytes;
+    const std::uint64_t begin = max(from, arguments.begin);
+    const std::uint64_t end = min(from + gma::kSweepPieceBytes, arguments.end);
+    // What lies behind the piece may be filled already: it is not looked at.
+    const std::uint64_t before_end = min(end, arguments.block_begin);
+    if (begin < before_end) {
+        look_at({begin, before_end, before_end}, arguments.pattern, arguments.findings[2 * index],
+                arguments.is_any_bad);
+    }
+    const std::uint64_t behind_begin = max(begin, arguments.block_end);
+    if (behind_begin < end) {
+        look_at({behind_begin, end, end}, arguments.pattern, arguments.findings[2 * index + 1],
+                arguments.is_any_bad);
+    }
+    if (arguments.fills == 0) { return; }
+    __syncwarp();  // all have looked
+    fill({begin, end, end}, arguments.pattern);
 }

@@ -32,8 +32,31 @@ struct PatternArguments {
     std::uint32_t pattern;
 };
 
+// The one parameter of the sweep: looks at a range but for the block in it, then fills all of it.
+// Its pieces lie between multiples of kSweepPieceBytes. Nothing is listed for it, as it is launched
+// for each tensor.
+struct SweepArguments {
+    std::uint64_t begin;
+    std::uint64_t end;
+    std::uint64_t block_begin;  // within the range
+    std::uint64_t block_end;
+    PatternFinding* findings;  // two for each piece: before the block, and behind it
+    std::uint32_t* is_any_bad;
+    std::uint32_t piece_count;
+    std::uint32_t pattern;
+    std::uint32_t fills;  // 0: only looks
+};
+
+inline constexpr std::uint64_t kSweepPieceBytes = 8192;
+
+constexpr std::uint32_t sweep_piece_count(std::uint64_t begin, std::uint64_t end) {
+    const std::uint64_t first = begin / kSweepPieceBytes;
+    return static_cast<std::uint32_t>((end + kSweepPieceBytes - 1) / kSweepPieceBytes - first);
+}
+
 inline constexpr char kFillKernel[] = "gma_fill_pattern";
 inline constexpr char kCheckKernel[] = "gma_check_pattern";
+inline constexpr char kSweepKernel[] = "gma_sweep_pattern";
 inline constexpr std::uint32_t kPatternBlockThreads = 256;
 inline constexpr std::uint32_t kPatternBlockPieces = kPatternBlockThreads / 32;
 

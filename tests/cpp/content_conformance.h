@@ -19,6 +19,7 @@ public:
     void checks_are_exact();
     void contents_keep_stream_order();
     void many_and_large_ranges();
+    void checks_around_a_block(Bytes pages);
     void no_ranges();
     void private_memory_stays_here();
 
@@ -159,6 +160,43 @@ inline void ContentCheck::many_and_large_ranges() {
     unmap_and_release(6, handle);
 }
 
+inline void ContentCheck::checks_around_a_block(Bytes pages) {
+    const Handle handle = mapped(page(0), pages);
+    const ByteRange all{page(0), page(pages)};
+    const ByteRange block{page(pages - 1) + 333, page(pages) - 3};
+    fill({all});
+    run_first_stream();
+    for (const Address bad : {all.begin, block.begin - 1, block.begin, block.end - 1, block.end}) {
+        access_.fill(bad, 0x77, 1);
+    }
+    const auto look = [&] {
+        CheckAndFill queued =
+            driver_.check_and_fill(device_, access_.first_stream, all, block, kPattern);
+        CHECK(queued.filled.ok());
+        return found(require_value(std::move(queued.check)));
+    };
+    const std::vector<Finding> findings = look();
+    const bool sees_all = driver_.content_shortcoming(device_).empty();
+    if (access_.has_contents) {
+        REQUIRE(findings.size() == 2);
+        CHECK(findings[0].range == 0);
+        CHECK(findings[0].first_bad == all.begin);
+        CHECK((findings[0].bad_bytes == 2 || !sees_all));
+        CHECK(findings[0].found[0] == 0x77);
+        CHECK(findings[1].range == 1);
+        CHECK(findings[1].first_bad == block.end);
+        CHECK(findings[1].bad_bytes == 1);
+    }
+    CHECK(look().empty());
+    CHECK(found(check({all})).empty());  // the block too
+    const ByteRange backwards{block.end, block.begin};
+    const CheckAndFill refused =
+        driver_.check_and_fill(device_, access_.first_stream, backwards, block, kPattern);
+    check_refused(refused.check.status());
+    check_refused(refused.filled);
+    unmap_and_release(pages, handle);
+}
+
 inline void ContentCheck::no_ranges() {
     fill({});
     CHECK(found(check({})).empty());
@@ -185,6 +223,8 @@ inline void check_content_conformance(DriverAccess& access) {
     SUBCASE("checks are exact") { check.checks_are_exact(); }
     SUBCASE("contents keep stream order") { check.contents_keep_stream_order(); }
     SUBCASE("many and large ranges") { check.many_and_large_ranges(); }
+    SUBCASE("checks around a block") { check.checks_around_a_block(1); }
+    SUBCASE("checks around a block in a large range") { check.checks_around_a_block(6); }
     SUBCASE("no ranges") { check.no_ranges(); }
     SUBCASE("private memory stays here") { check.private_memory_stays_here(); }
 }

@@ -77,6 +77,8 @@ inline unsigned __ballot_sync(unsigned, bool mine) {
     return all;
 }
 
+inline void __syncwarp() { CpuWarp::exchange(0, 0); }
+
 template <class Kernel, class Arguments>
 void run_on_cpu(Kernel kernel, unsigned block_count, unsigned block_threads,
                 const Arguments& arguments) {

@@ -39,20 +39,41 @@ void fill(int device, const gma::PatternArguments& arguments) {
     }
 }
 
+// Of a part of a range that ends at `range_end`; true: all of it holds the pattern.
+bool look_at(const gma::PatternPiece& piece, unsigned pattern, gma::PatternFinding& finding) {
+    gma::PatternFinding seen{};
+    for (CUdeviceptr at = piece.begin; at < piece.end; ++at) {
+        if (*bytes_at(at) == pattern_byte(pattern, at)) { continue; }
+        if (seen.bad_bytes++ == 0) { seen.first_bad = at; }
+    }
+    if (seen.bad_bytes == 0) { return true; }
+    const std::size_t shown = std::min<std::size_t>(4, piece.range_end - seen.first_bad);
+    std::memcpy(&seen.found, bytes_at(seen.first_bad), shown);
+    finding = seen;
+    return false;
+}
+
 void check(int device, const gma::PatternArguments& arguments) {
     for (unsigned i = 0; i < arguments.piece_count; ++i) {
         const gma::PatternPiece& piece = arguments.pieces[i];
         if (!may_touch_card(device, piece.begin, piece.end - piece.begin)) { return; }
-        gma::PatternFinding finding{};
-        for (CUdeviceptr at = piece.begin; at < piece.end; ++at) {
-            if (*bytes_at(at) == pattern_byte(arguments.pattern, at)) { continue; }
-            if (finding.bad_bytes++ == 0) { finding.first_bad = at; }
+        if (!look_at(piece, arguments.pattern, arguments.findings[i])) {
+            *arguments.is_any_bad = 1;
         }
-        if (finding.bad_bytes == 0) { continue; }
-        const std::size_t shown = std::min<std::size_t>(4, piece.range_end - finding.first_bad);
-        std::memcpy(&finding.found, bytes_at(finding.first_bad), shown);
-        arguments.findings[i] = finding;
-        *arguments.is_any_bad = 1;
+    }
+}
+
+// As if all were one piece.
+void sweep(int device, const gma::SweepArguments& arguments) {
+    const CUdeviceptr begin = arguments.begin;
+    const CUdeviceptr end = arguments.end;
+    if (!may_touch_card(device, begin, end - begin)) { return; }
+    const gma::PatternPiece before{begin, arguments.block_begin, arguments.block_begin};
+    const gma::PatternPiece behind{arguments.block_end, end, end};
+    if (!look_at(before, arguments.pattern, arguments.findings[0])) { *arguments.is_any_bad = 1; }
+    if (!look_at(behind, arguments.pattern, arguments.findings[1])) { *arguments.is_any_bad = 1; }
+    for (CUdeviceptr at = begin; arguments.fills != 0 && at < end; ++at) {
+        *bytes_at(at) = pattern_byte(arguments.pattern, at);
     }
 }
 
@@ -83,6 +104,10 @@ std::function<void()> kernel_work(const char* name, int device, void** parameter
             return [=] { fill(device, arguments); };
         }
         return [=] { check(device, arguments); };
+    }
+    if (kernel == gma::kSweepKernel) {
+        const auto arguments = *static_cast<const gma::SweepArguments*>(parameters[0]);
+        return [=] { sweep(device, arguments); };
     }
     const std::pair<const char*, Touch> attacks[] = {{gma::kPokeKernel, Touch::Poke},
                                                      {gma::kPeekKernel, Touch::Peek},
