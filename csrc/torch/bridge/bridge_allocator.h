@@ -139,8 +139,13 @@ private:
         std::function<bool(cudaStream_t)> filter;
     };
 
-    // Makes the core where torch has not called init() yet.
+    // For every call that may wait for a lock of the core's.
     Core& core() {
+        if (history_.has_trackers()) [[unlikely]] { History::enter(); }
+        return started_core();
+    }
+    // Makes the core where torch has not called init() yet.
+    Core& started_core() {
         Core* core = core_.load(std::memory_order_acquire);
         return core != nullptr ? *core : start();
     }
@@ -149,6 +154,9 @@ private:
     void* obtain(std::size_t bytes, DeviceIndex device, cudaStream_t stream);
     void* obtain_raw(std::size_t bytes, DeviceIndex device, cudaStream_t stream);
     void* obtain_observed(std::size_t bytes, DeviceIndex device, cudaStream_t stream);
+    void note_obtained(Core& core, const History::Cause& cause, History::Event event,
+                       std::shared_ptr<c10::GatheredContext>&& context);
+    void follow_trackers(Core& core, const History::Cause& cause);
     [[noreturn]] void out_of_memory(const Status& status, std::size_t bytes, DeviceIndex device,
                                     cudaStream_t stream,
                                     std::shared_ptr<c10::GatheredContext> context);
@@ -156,6 +164,9 @@ private:
     bool release_previous(void* pointer) noexcept;
     Status release_observed(Core& core, void* pointer) noexcept;
     Status release_tracked(Core& core, void* pointer) noexcept;
+    Status put_off(void* pointer) noexcept;
+    void release_put_off(Core& core) noexcept;
+    void follow_history();
     void report_free(void* pointer, std::size_t bytes, DeviceIndex device) noexcept;
     void report_to_profiler(void* pointer, std::int64_t bytes, DeviceIndex device);
     bool is_ours(const void* pointer) { return core().describe(address_of(pointer)).has_value(); }
@@ -179,7 +190,9 @@ private:
     std::vector<PreviousRoute> previous_routes_;
     std::atomic<bool> has_previous_routes_{false};
     std::atomic<bool> has_pools_{false};  // a private pool was ever begun
-    std::vector<double> fractions_;       // as set, by device
+    std::vector<void*> put_off_;          // frees of trackers, while the core was locked
+    std::atomic<bool> has_put_off_{false};
+    std::vector<double> fractions_;  // as set, by device
     std::vector<cca::OutOfMemoryObserver> out_of_memory_observers_;
 #if GMA_TORCH_AT_LEAST(12)
     std::vector<cca::OomRejectionObserver> rejection_observers_;

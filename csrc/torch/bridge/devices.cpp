@@ -69,6 +69,7 @@ void BridgeAllocator::emptyCache(MempoolId_t pool) {
         }
     }
     if (late_) { previous_->emptyCache(pool); }
+    if (cause.was_told()) { follow_trackers(core, cause); }
 }
 
 double BridgeAllocator::getMemoryFraction(DeviceIndex device) {

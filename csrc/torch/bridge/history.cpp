@@ -1,11 +1,15 @@
 #include "torch/bridge/history.h"
 
 #include <c10/util/ApproximateClock.h>
+#include <pthread.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/trace_record.h"
 #include "torch/bridge/context_cache.h"
+#include "torch/bridge/history_entry.h"
+#include "torch/bridge/history_telling.h"
 
 namespace gma::bridge {
 namespace {
@@ -71,13 +75,14 @@ TraceEntry::Action action_of(Action action) {
 
 }  // namespace
 
-thread_local constinit const History::Context* History::the_cause = nullptr;
+thread_local constinit History::Cause* History::the_cause = nullptr;
 thread_local constinit const std::shared_ptr<const Labels>* History::the_labels = nullptr;
 
 void History::set(const Settings& settings) {
     TORCH_CHECK(settings.when == RecordContext::NEVER || settings.gather != nullptr,
                 "recording with contexts needs a function that gathers them");
     const std::uint32_t skipped = bits_of(settings.skip_actions);
+    if (settings.enabled) { stop_in_children(); }
     static_cast<void>(clock());           // its first reading precedes the first event
     std::vector<HistoryRing> gone_rings;  // millions of entries: let go outside the lock
     decltype(contexts_) gone_contexts;
@@ -96,16 +101,23 @@ void History::set(const Settings& settings) {
     }
     if (!settings.enabled) { gone_contexts.swap(contexts_); }
     for (HistoryRing& ring : rings_) { gone_rings.push_back(ring.set_capacity(max_entries_)); }
-    listening_ = settings.enabled || !trackers_.empty();
+    listening_ = settings.enabled || has_trackers();
     update_plain();
 }
 
-void History::add_tracker(c10::CachingDeviceAllocator::AllocatorTraceTracker tracker) {
-    const std::lock_guard telling(telling_);
-    trackers_.push_back(std::move(tracker));
-    has_trackers_ = true;
-    listening_ = true;
-    update_plain();
+// A forked child has our locks as they were, perhaps held, and the core refuses it everything: so
+// nothing is noted there, nor gathered for, which might wait for Python.
+void History::stop_in_children() {
+    static History* const kTheOne = this;
+    static const int kRefused = pthread_atfork(nullptr, nullptr, [] {
+        kTheOne->when_ = RecordContext::NEVER;
+        kTheOne->listening_ = false;
+        kTheOne->recording_ = false;
+        kTheOne->has_trackers_ = false;
+        kTheOne->plain_ = false;
+        the_telling = nullptr;
+    });
+    static_cast<void>(kRefused);  // for want of host memory: then the child goes on as before
 }
 
 void History::update_plain() {
@@ -146,15 +158,14 @@ void write(HistoryEntry& entry, const History::Event& event, bool completes,
 }  // namespace
 
 template <class PlaceContext>
-[[gnu::always_inline]] inline void History::append(const Event& event, Completes completes,
+[[gnu::always_inline]] inline void History::append(From from, const Event& event,
+                                                   Completes completes,
                                                    const std::shared_ptr<const Labels>* labels,
                                                    PlaceContext&& place_context) {
     HistoryExtra extra;
     if (labels != nullptr) { extra.labels = *labels; }
-    std::unique_lock<std::mutex> telling;
-    if (has_trackers_.load(std::memory_order_relaxed)) [[unlikely]] {
-        telling = std::unique_lock(telling_);
-    }
+    std::optional<Telling> telling;
+    if (has_trackers()) [[unlikely]] { telling.emplace(*this, from); }
     HistoryEntry told;
     HistoryExtra told_extra;
     {
@@ -162,13 +173,13 @@ template <class PlaceContext>
         const bool is_kept = when_.load(std::memory_order_relaxed) >= RecordContext::ALLOC;
         place_context(is_kept ? &extra.context : nullptr);
         const c10::approx_time_t time = now_locked();
-        if (telling.owns_lock()) [[unlikely]] {
+        if (telling) [[unlikely]] {
             write(told, event, completes == Completes::Yes, time);
             told_extra = extra;
         }
         if (recording()) [[likely]] { push_locked(event, completes, time, extra); }
     }
-    if (telling.owns_lock()) [[unlikely]] { tell(told, told_extra); }
+    if (telling) [[unlikely]] { tell(*telling, told, told_extra); }
 }
 
 [[gnu::always_inline]] inline void History::push_locked(const Event& event, Completes completes,
@@ -192,7 +203,7 @@ template <class PlaceContext>
 
 void History::note(const Event& event, Context&& context) {
     if (!listening()) { return; }
-    append(event, Completes::No, the_labels, [&](Context* kept) {
+    append(From::Door, event, Completes::No, the_labels, [&](Context* kept) {
         if (kept != nullptr) { *kept = std::move(context); }
     });
 }
@@ -216,7 +227,7 @@ void History::note_allocation(const Event& event, Context&& context) {
 }
 
 [[gnu::noinline]] void History::append_allocation(const Event& event, Context&& context) {
-    append(event, Completes::No, the_labels, [&](Context* kept) {
+    append(From::Door, event, Completes::No, the_labels, [&](Context* kept) {
         // Once recording has ended, nobody would take it away again when the block is freed.
         if (context == nullptr || !recording()) { return; }
         if (kept != nullptr) { *kept = context; }
@@ -226,7 +237,7 @@ void History::note_allocation(const Event& event, Context&& context) {
 
 void History::note_free(const TraceRecord& block, Context&& context) {
     Context allocated_by;  // let go outside the lock
-    append(event_of(block, TraceEntry::FREE_REQUESTED), completes_of(block), the_labels,
+    append(From::Door, event_of(block, TraceEntry::FREE_REQUESTED), completes_of(block), the_labels,
            [&](Context* kept) {
                if (!contexts_.empty()) { take_context_locked(block.address, allocated_by); }
                if (kept != nullptr) { *kept = std::move(context ? context : allocated_by); }
@@ -282,9 +293,9 @@ void History::take_context_locked(std::size_t address, Context& taken) {
 void History::note(const TraceRecord& record) noexcept {
     if (!listening()) { return; }
     try {
-        append(event_of(record, action_of(record.action)), Completes::No, the_labels,
+        append(From::Core, event_of(record, action_of(record.action)), Completes::No, the_labels,
                [](Context* kept) {
-                   if (kept != nullptr && the_cause != nullptr) { *kept = *the_cause; }
+                   if (kept != nullptr && the_cause != nullptr) { *kept = the_cause->context_; }
                });
     } catch (...) {  // the host is out of memory: the event is lost, the allocator is not
     }
@@ -293,33 +304,8 @@ void History::note(const TraceRecord& record) noexcept {
 void History::note_annotation(const Event& event, const std::string& metadata, Context&& context) {
     if (!listening()) { return; }
     const auto labels = std::make_shared<const Labels>(Labels{kNoCompileContext, metadata});
-    append(event, Completes::No, &labels, [&](Context* kept) {
+    append(From::Door, event, Completes::No, &labels, [&](Context* kept) {
         if (kept != nullptr) { *kept = std::move(context); }
-    });
-}
-
-namespace {
-
-TraceEntry trace_entry(const HistoryEntry& entry, const HistoryExtra& extra,
-                       TraceEntry::Action action) {
-    return TraceEntry(action, entry.device, entry.address, entry.bytes, entry.stream,
-                      {entry.pool_first, entry.pool_second}, entry.time, extra.context,
-                      extra.labels != nullptr ? extra.labels->compile_context : kNoCompileContext,
-                      extra.labels != nullptr ? extra.labels->metadata : "");
-}
-
-// As torch has it: one entry for each action.
-template <class Use>
-void expand(const HistoryEntry& entry, const HistoryExtra& extra, Use&& use) {
-    use(trace_entry(entry, extra, static_cast<TraceEntry::Action>(entry.action)));
-    if (entry.completes) { use(trace_entry(entry, extra, TraceEntry::FREE_COMPLETED)); }
-}
-
-}  // namespace
-
-void History::tell(const HistoryEntry& entry, const HistoryExtra& extra) const {
-    expand(entry, extra, [this](const TraceEntry& told) {
-        for (const auto& tracker : trackers_) { tracker(told); }
     });
 }
 

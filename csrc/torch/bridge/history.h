@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -41,16 +42,28 @@ public:
         c10::MempoolId_t pool;
     };
 
-    // While it lives, what this thread's call causes inside the core has this context.
+    // While it lives, what this thread's call causes inside the core has this context, and what a
+    // tracker throws there is kept: nothing may be thrown through the core.
     class Cause {
     public:
-        explicit Cause(const Context& context) : outer_(the_cause) { the_cause = &context; }
+        explicit Cause(const Context& context) : context_(context), outer_(the_cause) {
+            the_cause = this;
+        }
         ~Cause() { the_cause = outer_; }
         Cause(const Cause&) = delete;
         Cause& operator=(const Cause&) = delete;
+        // Whether a tracker was told of anything.
+        bool was_told() const { return was_told_; }
+        void rethrow() const {
+            if (thrown_ != nullptr) { std::rethrow_exception(thrown_); }
+        }
 
     private:
-        const Context* outer_;
+        friend class History;
+        const Context& context_;
+        Cause* const outer_;
+        std::exception_ptr thrown_;
+        bool was_told_ = false;
     };
 
     // Notes a free as the core does it (Allocator::free_observed). Made before, since to gather the
@@ -75,9 +88,16 @@ public:
     // Whether anything is to be noted: one relaxed load.
     bool listening() const { return listening_.load(std::memory_order_relaxed); }
     bool recording() const { return recording_.load(std::memory_order_relaxed); }
-    // Of allocations and frees they are told under no lock of the core's: so they may ask it. One
-    // that allocates would wait for ever for itself, to be told of a segment.
     bool has_trackers() const { return has_trackers_.load(std::memory_order_relaxed); }
+    // At the start of each call of the allocator; see Note [What a tracker may do]. Throws where it
+    // may not call.
+    static void enter() {
+        if (the_telling != nullptr) [[unlikely]] { enter_from_tracker(); }
+    }
+    // The same for a free, which cannot throw: false where it is to be put off.
+    static bool enter_with_free() noexcept {
+        return the_telling == nullptr || enter_with_free_from_tracker();
+    }
 
     struct Settings {
         bool enabled = false;
@@ -88,7 +108,8 @@ public:
         std::vector<std::string> skip_actions;
     };
     void set(const Settings& settings);
-    void add_tracker(c10::CachingDeviceAllocator::AllocatorTraceTracker tracker);
+    using Tracker = c10::CachingDeviceAllocator::AllocatorTraceTracker;
+    void add_tracker(Tracker tracker);
 
     // The caller's context, if one is wanted at this level. Takes Python's lock: hold none of ours.
     Context gather(RecordContext level) const {
@@ -117,15 +138,21 @@ public:
     std::vector<c10::CachingDeviceAllocator::AnnotationEntry> annotations() const;
 
 private:
+    class Telling;
+
     // Of the thread; plain data, which costs no guard and no call to look at.
-    static thread_local constinit const Context* the_cause
-        __attribute__((tls_model("initial-exec")));
+    static thread_local constinit Cause* the_cause __attribute__((tls_model("initial-exec")));
+    // The tracker's call that the thread is in.
+    static thread_local constinit Telling* the_telling __attribute__((tls_model("initial-exec")));
     // What the thread's events are labelled with; null where they are not.
     static thread_local constinit const std::shared_ptr<const Labels>* the_labels
         __attribute__((tls_model("initial-exec")));
 
+    using Trackers = std::shared_ptr<const std::vector<Tracker>>;
     // A free that completes at once is told as two events.
     enum class Completes : std::uint8_t { No, Yes };
+    // Under no lock of the core's, or under its device's.
+    enum class From : std::uint8_t { Door, Core };
     // Multiplies: addresses of blocks end in the same bits.
     struct AddressHash {
         using hash_policy = ska::fibonacci_hash_policy;
@@ -151,12 +178,15 @@ private:
                               Context&& allocated_by);
     // Under the lock `place_context` gets what is to keep the entry's context, or null.
     template <class PlaceContext>
-    void append(const Event& event, Completes completes,
+    void append(From from, const Event& event, Completes completes,
                 const std::shared_ptr<const Labels>* labels, PlaceContext&& place_context);
     void push_locked(const Event& event, Completes completes, c10::approx_time_t time,
                      HistoryExtra& extra);
     void take_context_locked(std::size_t address, Context& taken);
-    void tell(const HistoryEntry& entry, const HistoryExtra& extra) const;
+    static void tell(const Telling& telling, const HistoryEntry& entry, const HistoryExtra& extra);
+    static void enter_from_tracker();
+    static bool enter_with_free_from_tracker() noexcept;
+    void stop_in_children();
     bool skipped(TraceEntry::Action action) const {
         return (skipped_.load(std::memory_order_relaxed) >> action & 1U) != 0;
     }
@@ -171,7 +201,7 @@ private:
 
     // Of the trackers, which are called under it: so they see events in the order of the rings.
     std::mutex telling_;
-    std::vector<c10::CachingDeviceAllocator::AllocatorTraceTracker> trackers_;
+    Trackers trackers_;  // another vector with each tracker: one may come while others are called
 
     mutable BriefLock lock_;  // of what follows; taken after telling_
     c10::approx_time_t last_time_ = 0;

@@ -113,31 +113,49 @@ void* BridgeAllocator::obtain(std::size_t bytes, DeviceIndex device, cudaStream_
     if (history_.listening() || c10::memoryProfilingEnabled()) [[unlikely]] {
         return obtain_observed(bytes, device, stream);
     }
-    Result<Address> address = core().allocate(device, bytes, stream);
+    Result<Address> address = started_core().allocate(device, bytes, stream);
     if (!address) [[unlikely]] { out_of_memory(address.status(), bytes, device, stream, nullptr); }
     return reinterpret_cast<void*>(*address);
 }
 
 void* BridgeAllocator::obtain_observed(std::size_t bytes, DeviceIndex device, cudaStream_t stream) {
+    Core& core = this->core();
     auto context = history_.gather(RecordContext::STATE);
     const History::Cause cause(context);
-    Result<Address> address = core().allocate(device, bytes, stream);
+    Result<Address> address = core.allocate(device, bytes, stream);
     if (!address) { out_of_memory(address.status(), bytes, device, stream, std::move(context)); }
-    void* const pointer = reinterpret_cast<void*>(*address);
+    note_obtained(core, cause, {TraceEntry::ALLOC, device, *address, bytes, stream, {0, 0}},
+                  std::move(context));
+    return reinterpret_cast<void*>(*address);
+}
+
+// What a profiler or a tracker throws goes to who asked for the block. So nobody has it: its end is
+// noted as its beginning was.
+[[gnu::always_inline]] inline void BridgeAllocator::note_obtained(
+    Core& core, const History::Cause& cause, History::Event event,
+    std::shared_ptr<c10::GatheredContext>&& context) {
+    void* const pointer = reinterpret_cast<void*>(event.address);
+    bool is_reported = false;
     try {
+        report_to_profiler(pointer, static_cast<std::int64_t>(round_for_profiler(event.bytes)),
+                           event.device);
+        is_reported = true;
         if (history_.listening()) {
-            const auto block = has_pools_ ? core().describe(*address) : std::nullopt;
-            const MempoolId_t pool =
-                block ? MempoolId_t{block->pool_first, block->pool_second} : MempoolId_t{0, 0};
-            history_.note_allocation({TraceEntry::ALLOC, device, *address, bytes, stream, pool},
-                                     std::move(context));
+            const auto block = has_pools_ ? core.describe(event.address) : std::nullopt;
+            if (block) { event.pool = {block->pool_first, block->pool_second}; }
+            history_.note_allocation(event, std::move(context));
         }
-        report_to_profiler(pointer, static_cast<std::int64_t>(round_for_profiler(bytes)), device);
-    } catch (...) {  // a tracker's, or the host is out of memory: nobody gets the block
-        static_cast<void>(core().free(*address));
+        if (cause.was_told()) [[unlikely]] { follow_trackers(core, cause); }
+    } catch (...) {
+        static_cast<void>(is_reported ? release_observed(core, pointer) : core.free(event.address));
         throw;
     }
-    return pointer;
+}
+
+// After a call in which the core told trackers of something.
+void BridgeAllocator::follow_trackers(Core& core, const History::Cause& cause) {
+    if (has_put_off_) { release_put_off(core); }
+    cause.rethrow();
 }
 
 void BridgeAllocator::out_of_memory(const Status& status, std::size_t bytes, DeviceIndex device,
@@ -203,16 +221,41 @@ Status BridgeAllocator::release_observed(Core& core, void* pointer) noexcept {
 }
 
 Status BridgeAllocator::release_tracked(Core& core, void* pointer) noexcept {
+    if (!History::enter_with_free()) { return put_off(pointer); }
+    if (has_put_off_) { release_put_off(core); }
     const auto block = core.describe(address_of(pointer));
     try {
         if (block) { history_.note_free(*block, history_.gather(RecordContext::ALL)); }
-    } catch (const std::exception&) {  // what is told is lost, the memory is not
+    } catch (...) {  // what is told is lost, the memory is not
     }
     Status status = core.free(address_of(pointer));
     if (block && status.ok()) {
         report_free(pointer, block->bytes, static_cast<DeviceIndex>(block->device));
     }
     return status;
+}
+
+// A tracker frees while the core is locked: the next free or allocation does it.
+Status BridgeAllocator::put_off(void* pointer) noexcept {
+    try {
+        const std::lock_guard guard(lock_);
+        put_off_.push_back(pointer);
+        has_put_off_ = true;
+        return {};
+    } catch (...) { return {Code::OutOfMemory, "no host memory to put off a tracker's free"}; }
+}
+
+void BridgeAllocator::release_put_off(Core& core) noexcept {
+    std::vector<void*> pointers;
+    {
+        const std::lock_guard guard(lock_);
+        pointers.swap(put_off_);
+        has_put_off_ = false;
+    }
+    for (void* const pointer : pointers) {
+        const Status status = release_tracked(core, pointer);
+        if (!status.ok()) { access_.note_error("free", status); }
+    }
 }
 
 void BridgeAllocator::report_free(void* pointer, std::size_t bytes, DeviceIndex device) noexcept {
@@ -284,8 +327,15 @@ c10::DataPtr BridgeAllocator::allocateWithAddress(std::size_t bytes, void* addre
     DeviceIndex device = 0;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device).stream();
-    void* const pointer = reinterpret_cast<void*>(
-        value_of(core().allocate_at(device, bytes, stream, address_of(address))));
+    Core& core = this->core();
+    auto context = history_.gather(RecordContext::STATE);
+    const History::Cause cause(context);
+    const Address placed = value_of(core.allocate_at(device, bytes, stream, address_of(address)));
+    if (history_.listening() || c10::memoryProfilingEnabled()) [[unlikely]] {
+        note_obtained(core, cause, {TraceEntry::ALLOC, device, placed, bytes, stream, {0, 0}},
+                      std::move(context));
+    }
+    void* const pointer = reinterpret_cast<void*>(placed);
     return {pointer, pointer, &delete_ours, c10::Device(c10::kCUDA, device)};
 }
 #endif

@@ -89,7 +89,14 @@ void BridgeAllocator::recordHistory(bool enabled, cca::CreateContextFn gather,
                                     const std::vector<std::string>& skip_actions) {
     check(core().check_process());
     history_.set({enabled, gather, max_entries, when, clear, skip_actions});
-    core().set_event_sink(history_.listening() ? &history_ : nullptr);
+    follow_history();
+}
+
+// Of threads that change what is listened to, the last one here has seen all that was changed.
+void BridgeAllocator::follow_history() {
+    Core& core = this->core();
+    const std::lock_guard guard(lock_);
+    core.set_event_sink(history_.listening() ? &history_ : nullptr);
 }
 
 void BridgeAllocator::recordAnnotation(
@@ -114,8 +121,9 @@ void BridgeAllocator::attachOutOfMemoryObserver(cca::OutOfMemoryObserver observe
 }
 
 void BridgeAllocator::attachAllocatorTraceTracker(cca::AllocatorTraceTracker tracker) {
+    check(core().check_process());
     history_.add_tracker(std::move(tracker));
-    core().set_event_sink(&history_);
+    follow_history();
 }
 
 #if GMA_TORCH_AT_LEAST(12)
