@@ -76,8 +76,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(machine: Machine, library: Path) -> Start:
     """Runs a program, on our allocator unless it is told otherwise."""
 
-    def run(code: str, *, ours: bool = True) -> None:
-        machine.run(PROGRAM.format(ours=ours, library=str(library)) + code)
+    def run(code: str, *, ours: bool = True, options: str = "") -> None:
+        program = PROGRAM.format(ours=ours, library=str(library)) + code
+        machine.run(program, env={"GPUMEM_ALLOC_CONF": options})
 
     return run
 
@@ -164,6 +165,20 @@ del tensor
 torch.cuda.empty_cache()
 assert lib.came_of() == b"done" and torch.cuda.memory_allocated() == 0
 """
+    )
+
+
+def test_the_same_where_the_call_is_a_free(start: Start) -> None:
+    start(
+        """
+lib.attach_act()
+lib.keep(5 * MIB)
+tensor = empty(BIG)
+lib.act_at(4, FREE)  # the end of a segment
+del tensor
+assert lib.came_of() == b"done" and torch.cuda.memory_allocated() == 0
+""",
+        options="strategy:direct",
     )
 
 

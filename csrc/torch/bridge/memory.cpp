@@ -222,7 +222,6 @@ Status BridgeAllocator::release_observed(Core& core, void* pointer) noexcept {
 
 Status BridgeAllocator::release_tracked(Core& core, void* pointer) noexcept {
     if (!History::enter_with_free()) { return put_off(pointer); }
-    if (has_put_off_) { release_put_off(core); }
     const auto block = core.describe(address_of(pointer));
     try {
         if (block) { history_.note_free(*block, history_.gather(RecordContext::ALL)); }
@@ -232,10 +231,11 @@ Status BridgeAllocator::release_tracked(Core& core, void* pointer) noexcept {
     if (block && status.ok()) {
         report_free(pointer, block->bytes, static_cast<DeviceIndex>(block->device));
     }
+    if (has_put_off_) { release_put_off(core); }
     return status;
 }
 
-// A tracker frees while the core is locked: the next free or allocation does it.
+// A tracker frees while the core is locked: this call does it at its end, or the next one.
 Status BridgeAllocator::put_off(void* pointer) noexcept {
     try {
         const std::lock_guard guard(lock_);
