@@ -21,6 +21,11 @@ Bytes bytes_of(const std::vector<ByteRange>& ranges) {
     return total;
 }
 
+Status no_such_check() {
+    return Status(Code::DriverFailed, "checked failed: no such check",
+                  static_cast<int>(CUDA_ERROR_INVALID_HANDLE));
+}
+
 }  // namespace
 
 CudaContents::CudaContents(CudaContexts& contexts, CudaEvents& events)
@@ -28,8 +33,8 @@ CudaContents::CudaContents(CudaContexts& contexts, CudaEvents& events)
       api_(contexts.api()),
       events_(events),
       staging_(contexts, events, CudaStaging::Contents::Anything),
-      swept_staging_(contexts, events, CudaStaging::Contents::Zero),
-      kernels_(contexts, pattern_image(), {kFillKernel, kCheckKernel, kSweepKernel, nullptr}) {}
+      whole_staging_(contexts, events, CudaStaging::Contents::Zero),
+      kernels_(contexts, pattern_image(), {kFillKernel, kCheckKernel, kLookKernel, kSweepKernel}) {}
 
 Status CudaContents::fill(int device, CUstream stream, const std::vector<ByteRange>& ranges,
                           std::uint32_t pattern) {
@@ -68,9 +73,9 @@ Result<Check> CudaContents::check(int device, CUstream stream, const std::vector
     if (!context.status().ok()) { return context.status(); }
     const Place place{device, stream};
     const auto* kernels = kernels_.of(device);
-    if (kernels != nullptr && ranges.size() == 1 && bytes_of(ranges) < kMemsetBytes) {
-        const Address end = ranges.front().end;
-        return sweep(place, (*kernels)[kSweep], ranges.front(), {end, end}, pattern, false);
+    if (kernels != nullptr && ranges.size() <= kLookedAtRanges &&
+        bytes_of(ranges) <= kMostLookedAtBytes) {
+        return look(place, (*kernels)[kLook], ranges, pattern);
     }
     Pending pending;
     pending.pattern = pattern;
@@ -94,27 +99,36 @@ Result<Check> CudaContents::pend(const Place& place, Pending pending) {
 }
 
 Result<bool> CudaContents::checked(Check check, bool wait, std::vector<Finding>& findings) {
-    auto node = [&] {
-        const std::lock_guard<std::mutex> guard(mutex_);
-        return pending_.extract(static_cast<std::uintptr_t>(check));
-    }();
-    if (node.empty()) {
-        return Status(Code::DriverFailed, "checked failed: no such check",
-                      static_cast<int>(CUDA_ERROR_INVALID_HANDLE));
-    }
-    const Pending& pending = node.mapped();
-    Result<bool> passed = has_passed(*pending.entry, wait);
+    auto node = extract(check);
+    if (node.empty()) { return no_such_check(); }
+    Result<bool> passed = has_passed(*node.mapped().entry, wait);
     if (passed && !*passed) {
         const std::lock_guard<std::mutex> guard(mutex_);
         pending_.insert(std::move(node));
         return passed;
     }
-    events_.give_back(pending.entry);
-    if (!passed) { return passed; }  // and the staging memory is lost
-    if (pending.sweep) {
-        gather_sweep(pending, findings);
-        swept_staging_.give_back(pending.staging);
-        return true;
+    events_.give_back(node.mapped().entry);
+    if (passed) { tell(node.mapped(), findings); }  // else the staging memory is lost
+    return passed;
+}
+
+Status CudaContents::passed_check(Check check, std::vector<Finding>& findings) {
+    const auto node = extract(check);
+    if (node.empty()) { return no_such_check(); }
+    events_.give_back(node.mapped().entry);
+    tell(node.mapped(), findings);
+    return {};
+}
+
+CudaContents::Node CudaContents::extract(Check check) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    return pending_.extract(static_cast<std::uintptr_t>(check));
+}
+
+void CudaContents::tell(const Pending& pending, std::vector<Finding>& findings) {
+    if (pending.whole) {
+        gather_whole(*pending.whole, findings);
+        return whole_staging_.give_back(pending.staging);
     }
     if (pending.is_plain) {
         compare(pending, findings);
@@ -122,7 +136,6 @@ Result<bool> CudaContents::checked(Check check, bool wait, std::vector<Finding>&
         gather(pending, findings);
     }
     if (pending.staging.data != nullptr) { staging_.give_back(pending.staging); }
-    return true;
 }
 
 std::string CudaContents::shortcoming(int device) {

@@ -13,6 +13,7 @@
 
 #include <cuda.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -42,12 +43,16 @@ public:
     CheckAndFill check_and_fill(int device, CUstream stream, const ByteRange& range,
                                 const ByteRange& block, std::uint32_t pattern);
     Result<bool> checked(Check check, bool wait, std::vector<Finding>& findings);
+    Status passed_check(Check check, std::vector<Finding>& findings);
     std::string shortcoming(int device);
 
 private:
     static constexpr std::size_t kFill = 0;  // indices of the kernels
     static constexpr std::size_t kCheck = 1;
-    static constexpr std::size_t kSweep = 2;
+    static constexpr std::size_t kLook = 2;
+    static constexpr std::size_t kSweep = 3;
+    // So much is looked at without a list at most; its findings are half a percent of it.
+    static constexpr Bytes kMostLookedAtBytes = 32_MiB;
     // Ranges from here on go to the driver's memset each, as its 2 us of the host are little then.
     static constexpr Bytes kMemsetBytes = 4_MiB;
 
@@ -55,6 +60,15 @@ private:
     struct Part {
         std::size_t range = 0;  // its index
         ByteRange bytes;
+    };
+    // Findings of a look, or of a sweep: of what lies before the block and behind it in turns.
+    struct Whole {
+        PatternFinding* findings = nullptr;  // zero where nothing was found
+        std::uint32_t* is_any_bad = nullptr;
+        std::uint32_t piece_count = 0;
+        bool is_sweep = false;
+        std::array<std::uint32_t, kLookedAtRanges>
+            piece_counts{};  // of each range that is looked at
     };
     // From the call of check() until checked() has told what was found.
     struct Pending {
@@ -67,7 +81,7 @@ private:
         std::vector<std::uint32_t> range_of_piece;
         std::vector<Part> parts;
         bool is_plain = false;
-        std::optional<SweepArguments> sweep;  // then `staging` is of swept_staging_
+        std::optional<Whole> whole;  // then `staging` is of whole_staging_
     };
 
     // One for each piece, in the order of the ranges.
@@ -87,9 +101,19 @@ private:
         int device;
         CUstream stream;
     };
+    Result<Check> look(const Place& place, CUfunction kernel, const std::vector<ByteRange>& ranges,
+                       std::uint32_t pattern);
     Result<Check> sweep(const Place& place, CUfunction kernel, const ByteRange& range,
-                        const ByteRange& block, std::uint32_t pattern, bool fills);
-    static void gather_sweep(const Pending& pending, std::vector<Finding>& findings);
+                        const ByteRange& block, std::uint32_t pattern);
+    Result<CudaStaging::Block> take_whole(const Place& place, std::size_t finding_count,
+                                          Whole& whole);
+    template <class Arguments>
+    Result<Check> launch_whole(const Place& place, CUfunction kernel, Arguments& arguments,
+                               const CudaStaging::Block& staging, const Whole& whole);
+    using Node = std::map<std::uintptr_t, Pending>::node_type;
+    Node extract(Check check);
+    void tell(const Pending& pending, std::vector<Finding>& findings);
+    static void gather_whole(const Whole& whole, std::vector<Finding>& findings);
     Result<Check> pend(const Place& place, Pending pending);
     Status failure(CUresult result, const char* name, Bytes bytes, const Place& place);
     Status fill_by_kernel(const Place& place, CUfunction kernel,
@@ -106,7 +130,7 @@ private:
     const CudaEntryPoints& api_;
     CudaEvents& events_;
     CudaStaging staging_;
-    CudaStaging swept_staging_;  // of findings, zero where nothing was found
+    CudaStaging whole_staging_;  // zero where nothing was found
     CudaKernels kernels_;
     std::mutex mutex_;
     std::uintptr_t next_check_ = 1;

@@ -74,6 +74,11 @@ Result<CudaEntryPoints> load_cuda_entry_points();
 // "cuMemCreate(64.00 MiB, device 0)"
 std::string call_text(const char* name, Bytes bytes, int device);
 
+// For good, with this device or system.
+inline bool is_refused(CUresult result) {
+    return result == CUDA_ERROR_NOT_PERMITTED || result == CUDA_ERROR_NOT_SUPPORTED;
+}
+
 // "<call> failed: CUDA_ERROR_OUT_OF_MEMORY (2)". Works while the process ends, when the driver
 // answers nothing but that it is gone.
 Status cuda_failure(const CudaEntryPoints& api, CUresult result, const std::string& call);

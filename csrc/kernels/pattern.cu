@@ -4,6 +4,8 @@
 
 namespace {
 
+using gma::kWholePieceBytes;
+using gma::LookArguments;
 using gma::PatternArguments;
 using gma::PatternFinding;
 using gma::PatternPiece;
@@ -155,13 +157,26 @@ extern "C" __global__ void gma_check_pattern(PatternArguments arguments) {
             arguments.is_any_bad);
 }
 
+extern "C" __global__ void gma_look_pattern(LookArguments arguments) {
+    unsigned index = piece_index();
+    if (index >= arguments.piece_count) { return; }
+    PatternFinding& finding = arguments.findings[index];
+    unsigned range = 0;
+    for (; index >= arguments.piece_counts[range]; ++range) {
+        index -= arguments.piece_counts[range];
+    }
+    const auto [range_begin, range_end] = arguments.ranges[range];
+    const std::uint64_t from = (range_begin / kWholePieceBytes + index) * kWholePieceBytes;
+    look_at({max(from, range_begin), min(from + kWholePieceBytes, range_end), range_end},
+            arguments.pattern, finding, arguments.is_any_bad);
+}
+
 extern "C" __global__ void gma_sweep_pattern(SweepArguments arguments) {
     const unsigned index = piece_index();
     if (index >= arguments.piece_count) { return; }
-    const std::uint64_t from =
-        (arguments.begin / gma::kSweepPieceBytes + index) * gma::kSweepPieceBytes;
+    const std::uint64_t from = (arguments.begin / kWholePieceBytes + index) * kWholePieceBytes;
     const std::uint64_t begin = max(from, arguments.begin);
-    const std::uint64_t end = min(from + gma::kSweepPieceBytes, arguments.end);
+    const std::uint64_t end = min(from + kWholePieceBytes, arguments.end);
     // What lies behind the piece may be filled already: it is not looked at.
     const std::uint64_t before_end = min(end, arguments.block_begin);
     if (begin < before_end) {
@@ -173,7 +188,6 @@ extern "C" __global__ void gma_sweep_pattern(SweepArguments arguments) {
         look_at({behind_begin, end, end}, arguments.pattern, arguments.findings[2 * index + 1],
                 arguments.is_any_bad);
     }
-    if (arguments.fills == 0) { return; }
     __syncwarp();  // all have looked
     fill({begin, end, end}, arguments.pattern);
 }

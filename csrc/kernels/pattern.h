@@ -32,9 +32,31 @@ struct PatternArguments {
     std::uint32_t pattern;
 };
 
-// The one parameter of the sweep: looks at a range but for the block in it, then fills all of it.
-// Its pieces lie between multiples of kSweepPieceBytes. Nothing is listed for it, as it is launched
-// for each tensor.
+// Of the two that are launched for each tensor or for some, all is in the one parameter: nothing is
+// listed elsewhere. Their pieces lie between multiples of kWholePieceBytes.
+inline constexpr std::uint64_t kWholePieceBytes = 8192;
+inline constexpr std::uint32_t kLookedAtRanges = 16;
+
+constexpr std::uint32_t whole_piece_count(std::uint64_t begin, std::uint64_t end) {
+    const std::uint64_t first = begin / kWholePieceBytes;
+    return static_cast<std::uint32_t>((end + kWholePieceBytes - 1) / kWholePieceBytes - first);
+}
+
+// Looks at a few ranges.
+struct LookArguments {
+    struct {
+        std::uint64_t begin;
+        std::uint64_t end;
+    } ranges[kLookedAtRanges];
+    std::uint32_t piece_counts[kLookedAtRanges];
+    PatternFinding* findings;  // of each piece, range by range
+    std::uint32_t* is_any_bad;
+    std::uint32_t range_count;
+    std::uint32_t piece_count;  // of all
+    std::uint32_t pattern;
+};
+
+// Looks at a range but for the block in it, then fills all of it.
 struct SweepArguments {
     std::uint64_t begin;
     std::uint64_t end;
@@ -44,18 +66,11 @@ struct SweepArguments {
     std::uint32_t* is_any_bad;
     std::uint32_t piece_count;
     std::uint32_t pattern;
-    std::uint32_t fills;  // 0: only looks
 };
-
-inline constexpr std::uint64_t kSweepPieceBytes = 8192;
-
-constexpr std::uint32_t sweep_piece_count(std::uint64_t begin, std::uint64_t end) {
-    const std::uint64_t first = begin / kSweepPieceBytes;
-    return static_cast<std::uint32_t>((end + kSweepPieceBytes - 1) / kSweepPieceBytes - first);
-}
 
 inline constexpr char kFillKernel[] = "gma_fill_pattern";
 inline constexpr char kCheckKernel[] = "gma_check_pattern";
+inline constexpr char kLookKernel[] = "gma_look_pattern";
 inline constexpr char kSweepKernel[] = "gma_sweep_pattern";
 inline constexpr std::uint32_t kPatternBlockThreads = 256;
 inline constexpr std::uint32_t kPatternBlockPieces = kPatternBlockThreads / 32;

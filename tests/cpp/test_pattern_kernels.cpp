@@ -104,7 +104,7 @@ TEST_CASE("pattern kernels: a check finds every bad byte and none outside, as th
 
 // Both ends of the range and of the block within vectors, in the same piece and in others.
 TEST_CASE("pattern kernels: a sweep looks around the block, then fills all of the range") {
-    constexpr Bytes kPiece = kSweepPieceBytes;
+    constexpr Bytes kPiece = kWholePieceBytes;
     Memory memory(5 * kPiece);
     const Address base = (memory.base() + kPiece - 1) / kPiece * kPiece;
     struct Case {
@@ -114,46 +114,78 @@ TEST_CASE("pattern kernels: a sweep looks around the block, then fills all of th
          {Case{16, 16, 300, 300}, Case{3, 20, 25, 70}, Case{5, kPiece - 3, kPiece + 9, kPiece + 40},
           Case{0, 3 * kPiece, 3 * kPiece, 3 * kPiece},
           Case{kPiece, kPiece + 1, 2 * kPiece - 1, 3 * kPiece + 17}}) {
-        for (const bool fills : {false, true}) {
-            CAPTURE(sizes.begin);
-            CAPTURE(fills);
-            const ByteRange all{base, base + 3 * kPiece + 64};
-            const ByteRange range{base + sizes.begin, base + sizes.end};
-            const ByteRange block{base + sizes.block_begin, base + sizes.block_end};
-            std::fill_n(at(all.begin), all.end - all.begin, 0x11);
-            write_pattern(at(range.begin), range, kPattern);
-            std::fill_n(at(block.begin), block.end - block.begin, 0x22);
-            std::array<Bytes, 2> bad_bytes{};
-            for (Address bad = range.begin; bad < range.end; bad += 4'099) {
-                *at(bad) ^= 0x40;
-                if (bad < block.begin) { ++bad_bytes[0]; }
-                if (bad >= block.end) { ++bad_bytes[1]; }
-            }
-            std::vector<unsigned char> wanted(at(all.begin), at(all.end));
-            if (fills) { write_pattern(wanted.data() + sizes.begin, range, kPattern); }
-            const std::uint32_t count = sweep_piece_count(range.begin, range.end);
-            std::vector<PatternFinding> findings(2 * count);
-            std::uint32_t is_any_bad = 0;
-            const SweepArguments arguments{range.begin, range.end,       block.begin,
-                                           block.end,   findings.data(), &is_any_bad,
-                                           count,       kPattern,        fills ? 1U : 0U};
-            run_on_cpu(gma_sweep_pattern, block_count(count), kPatternBlockThreads, arguments);
-            CHECK(std::equal(wanted.begin(), wanted.end(), at(all.begin)));
-            std::array<Bytes, 2> found_bytes{};
-            std::array<Address, 2> first_bad{};
-            for (std::size_t i = 0; i < findings.size(); ++i) {
-                if (findings[i].bad_bytes > 0 && first_bad[i % 2] == 0) {
-                    first_bad[i % 2] = findings[i].first_bad;
-                    const Address bad = findings[i].first_bad;
-                    CHECK((findings[i].found & 0xff) == (pattern_byte(kPattern, bad) ^ 0x40U));
-                }
-                found_bytes[i % 2] += findings[i].bad_bytes;
-            }
-            CHECK(found_bytes == bad_bytes);
-            CHECK(is_any_bad == (bad_bytes[0] + bad_bytes[1] > 0 ? 1 : 0));
-            CHECK(first_bad[0] == (bad_bytes[0] > 0 ? range.begin : 0));
+        CAPTURE(sizes.begin);
+        const ByteRange all{base, base + 3 * kPiece + 64};
+        const ByteRange range{base + sizes.begin, base + sizes.end};
+        const ByteRange block{base + sizes.block_begin, base + sizes.block_end};
+        std::fill_n(at(all.begin), all.end - all.begin, 0x11);
+        write_pattern(at(range.begin), range, kPattern);
+        std::fill_n(at(block.begin), block.end - block.begin, 0x22);
+        std::array<Bytes, 2> bad_bytes{};
+        for (Address bad = range.begin; bad < range.end; bad += 4'099) {
+            *at(bad) ^= 0x40;
+            if (bad < block.begin) { ++bad_bytes[0]; }
+            if (bad >= block.end) { ++bad_bytes[1]; }
         }
+        std::vector<unsigned char> wanted(at(all.begin), at(all.end));
+        write_pattern(wanted.data() + sizes.begin, range, kPattern);
+        const std::uint32_t count = whole_piece_count(range.begin, range.end);
+        std::vector<PatternFinding> findings(2 * count);
+        std::uint32_t is_any_bad = 0;
+        const SweepArguments arguments{range.begin,     range.end,   block.begin, block.end,
+                                       findings.data(), &is_any_bad, count,       kPattern};
+        run_on_cpu(gma_sweep_pattern, block_count(count), kPatternBlockThreads, arguments);
+        CHECK(std::equal(wanted.begin(), wanted.end(), at(all.begin)));
+        std::array<Bytes, 2> found_bytes{};
+        std::array<Address, 2> first_bad{};
+        for (std::size_t i = 0; i < findings.size(); ++i) {
+            if (findings[i].bad_bytes > 0 && first_bad[i % 2] == 0) {
+                first_bad[i % 2] = findings[i].first_bad;
+                const Address bad = findings[i].first_bad;
+                CHECK((findings[i].found & 0xff) == (pattern_byte(kPattern, bad) ^ 0x40U));
+            }
+            found_bytes[i % 2] += findings[i].bad_bytes;
+        }
+        CHECK(found_bytes == bad_bytes);
+        CHECK(is_any_bad == (bad_bytes[0] + bad_bytes[1] > 0 ? 1 : 0));
+        CHECK(first_bad[0] == (bad_bytes[0] > 0 ? range.begin : 0));
     }
+}
+
+// More ranges than a warp, within pieces and over several, and one that is empty.
+TEST_CASE("pattern kernels: a look finds what differs in each of a few ranges") {
+    constexpr Bytes kPiece = kWholePieceBytes;
+    Memory memory(6 * kPiece);
+    const Address base = memory.base();
+    LookArguments arguments{};
+    std::uint32_t count = 0;
+    auto add = [&, index = 0](Bytes begin, Bytes end) mutable {
+        arguments.ranges[index] = {base + begin, base + end};
+        arguments.piece_counts[index] = whole_piece_count(base + begin, base + end);
+        count += arguments.piece_counts[index++];
+        write_pattern(at(base + begin), {base + begin, base + end}, kPattern);
+    };
+    add(3, 100);
+    add(kPiece, 3 * kPiece + 5);
+    add(4 * kPiece, 4 * kPiece + 1);
+    add(4 * kPiece + 64, 5 * kPiece);
+    for (const Bytes bad : {Bytes{99}, Bytes{100}, 3 * kPiece + 4, 4 * kPiece}) {
+        *at(base + bad) ^= 0x40;
+    }
+    std::vector<PatternFinding> findings(count);
+    std::uint32_t is_any_bad = 0;
+    arguments.findings = findings.data();
+    arguments.is_any_bad = &is_any_bad;
+    arguments.range_count = 4;
+    arguments.piece_count = count;
+    arguments.pattern = kPattern;
+    run_on_cpu(gma_look_pattern, block_count(count), kPatternBlockThreads, arguments);
+    CHECK(is_any_bad == 1);
+    std::vector<Bytes> found;
+    for (const PatternFinding& finding : findings) {
+        if (finding.bad_bytes > 0) { found.push_back(finding.first_bad - base); }
+    }
+    CHECK(found == std::vector<Bytes>{99, 3 * kPiece + 4, 4 * kPiece});
 }
 
 }  // namespace gma

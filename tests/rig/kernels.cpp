@@ -63,7 +63,17 @@ void check(int device, const gma::PatternArguments& arguments) {
     }
 }
 
-// As if all were one piece.
+// As if each range were one piece.
+void look(int device, const gma::LookArguments& arguments) {
+    gma::PatternFinding* finding = arguments.findings;
+    for (unsigned i = 0; i < arguments.range_count; ++i) {
+        const auto [begin, end] = arguments.ranges[i];
+        if (!may_touch_card(device, begin, end - begin)) { return; }
+        if (!look_at({begin, end, end}, arguments.pattern, *finding)) { *arguments.is_any_bad = 1; }
+        finding += arguments.piece_counts[i];
+    }
+}
+
 void sweep(int device, const gma::SweepArguments& arguments) {
     const CUdeviceptr begin = arguments.begin;
     const CUdeviceptr end = arguments.end;
@@ -72,7 +82,7 @@ void sweep(int device, const gma::SweepArguments& arguments) {
     const gma::PatternPiece behind{arguments.block_end, end, end};
     if (!look_at(before, arguments.pattern, arguments.findings[0])) { *arguments.is_any_bad = 1; }
     if (!look_at(behind, arguments.pattern, arguments.findings[1])) { *arguments.is_any_bad = 1; }
-    for (CUdeviceptr at = begin; arguments.fills != 0 && at < end; ++at) {
+    for (CUdeviceptr at = begin; at < end; ++at) {
         *bytes_at(at) = pattern_byte(arguments.pattern, at);
     }
 }
@@ -104,6 +114,10 @@ std::function<void()> kernel_work(const char* name, int device, void** parameter
             return [=] { fill(device, arguments); };
         }
         return [=] { check(device, arguments); };
+    }
+    if (kernel == gma::kLookKernel) {
+        const auto arguments = *static_cast<const gma::LookArguments*>(parameters[0]);
+        return [=] { look(device, arguments); };
     }
     if (kernel == gma::kSweepKernel) {
         const auto arguments = *static_cast<const gma::SweepArguments*>(parameters[0]);
