@@ -23,6 +23,19 @@ GuardedChunk ChunkCache::take(std::uint64_t stream_id, Bytes least_bytes, Bytes 
     return entry.chunk;
 }
 
+std::vector<GuardedChunk*> ChunkCache::unseen(std::uint64_t stream_id, Bytes bytes,
+                                              std::size_t most) {
+    std::vector<GuardedChunk*> found;
+    const auto at = chunks_.find({stream_id, bytes});
+    if (at == chunks_.end()) { return found; }
+    std::deque<Entry>& entries = at->second;
+    for (auto entry = entries.rbegin(); entry != entries.rend() && found.size() < most; ++entry) {
+        GuardedChunk& chunk = entry->chunk;
+        if (chunk.window != 0 && chunk.patterned && chunk.look == 0) { found.push_back(&chunk); }
+    }
+    return found;
+}
+
 GuardedChunk ChunkCache::take_oldest() {
     if (by_order_.empty()) { return {}; }
     const auto found = chunks_.find(by_order_.begin()->second);

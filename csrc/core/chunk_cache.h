@@ -20,6 +20,9 @@ public:
     void put(std::uint64_t stream_id, GuardedChunk chunk);
     // The largest one of [least, most] bytes; handle 0 and 0 bytes if there is none.
     GuardedChunk take(std::uint64_t stream_id, Bytes least_bytes, Bytes most_bytes);
+    // Those of just that size which take() gives next, as many at most, that are mapped and hold
+    // the pattern but were not looked at. Until the next change.
+    std::vector<GuardedChunk*> unseen(std::uint64_t stream_id, Bytes bytes, std::size_t most);
     // The one that has been here longest.
     GuardedChunk take_oldest();
     Bytes bytes() const { return bytes_; }

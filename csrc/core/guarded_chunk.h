@@ -16,6 +16,7 @@ struct GuardedChunk {
     Address window = 0;           // a fresh window that it is mapped into, for who wants such a one
     LedgerEntry tensor;           // that had it last, if any is known
     Address last_begin = 0;       // where it was mapped then
+    std::uint64_t look = 0;       // GuardedMemory's, that is queued at where it is mapped; 0: none
 };
 
 enum class LastPlace : std::uint8_t { Keep, Note };

@@ -49,7 +49,7 @@ Result<Address> GuardedMemory::obtain(Bytes block_bytes, const Request& request)
         static_cast<void>(close(window, Addresses::Unused));
         return status;
     }
-    if (may_fill) { check_reused(window); }
+    if (may_fill) { look_at_reused(window); }
     in_use_bytes_ += window.pages_bytes;
     in_use_peak_bytes_ = std::max(in_use_peak_bytes_, in_use_bytes_);
     const Address block = window.block;
@@ -71,6 +71,7 @@ Status GuardedMemory::open(Window& window, Bytes block_bytes) {
     window.pages = window.begin + page_bytes_;
     window.block = against_lower_ ? window.pages : window.pages + window.pages_bytes - block_bytes;
     if (is_mapped) { return {}; }
+    const MappingThread::Turn turn(thread_);
     return map_chunks(driver_, device_, window.pages, window.chunks);
 }
 
@@ -89,68 +90,14 @@ Status GuardedMemory::fill_fresh(Window& window) {
     return status;
 }
 
-void GuardedMemory::check_reused(Window& window) {
-    std::vector<ByteRange> ranges;
-    Address at = window.pages;
-    for (const GuardedChunk& chunk : window.chunks) {
-        if (chunk.patterned) {
-            ranges.push_back({at, at + chunk.bytes});
-            window.reused.emplace_back(at, chunk);
-        }
-        at += chunk.bytes;
-    }
-    if (ranges.empty()) { return; }
-    Result<Check> check = driver_.check(device_, window.stream, ranges, kPattern);
-    if (!check) {
-        ++unchecked_count_;
-        window.reused.clear();
-        return;
-    }
-    window.reused_check = *check;
-    reused_blocks_.push_back(window.block);
-}
-
-// To wait costs 20 times what asking does, and most are done.
-Result<bool> GuardedMemory::ask(Check check, bool wait, std::vector<Finding>& findings) {
-    Result<bool> done = driver_.checked(check, false, findings);
-    return wait && done && !*done ? driver_.checked(check, true, findings) : done;
-}
-
-// The last tensor's addresses are told, not the new one's.
-bool GuardedMemory::collect_reused(Window& window, bool wait) {
-    if (window.reused_check == Check{}) { return true; }
-    std::vector<Finding> findings;
-    const Result<bool> done = ask(window.reused_check, wait, findings);
-    if (done && !*done) { return false; }
-    window.reused_check = {};
-    unchecked_count_ += done ? 0 : 1;
-    for (const Finding& finding : findings) {
-        const auto& [at, chunk] = window.reused[finding.range];
-        Violation violation;
-        violation.kind = Violation::Kind::WriteAfterFree;
-        violation.tensor = chunk.tensor;
-        violation.first_bad = chunk.last_begin + (finding.first_bad - at);
-        violation.bad_bytes = finding.bad_bytes;
-        violation.found = finding.found;
-        ledger_.add(violation);
-        window.spoiled = true;
-    }
-    window.reused.clear();
-    return true;
-}
-
-void GuardedMemory::collect_reused(bool wait) {
-    while (!reused_blocks_.empty()) {
-        const auto it = windows_.find(reused_blocks_.front());
-        if (it != windows_.end() && !collect_reused(it->second, wait)) { return; }
-        reused_blocks_.pop_front();
-    }
-}
-
 // What the driver refuses to unmap is stuck, and with it the window's addresses.
 Status GuardedMemory::close(Window& window, Addresses addresses) {
     const LastPlace last = window.swept ? LastPlace::Note : LastPlace::Keep;
-    Status status = unmap_chunks(driver_, window.pages, last, window.chunks);
+    for (GuardedChunk& chunk : window.chunks) { end_look(chunk, Passage::Wait); }
+    const Status status = [&] {
+        const MappingThread::Turn turn(thread_);
+        return unmap_chunks(driver_, window.pages, last, window.chunks);
+    }();
     if (status.ok()) {
         put(window, addresses);
         keep_within(0);
@@ -195,8 +142,8 @@ std::vector<ByteRange> GuardedMemory::gaps(Address address) const {
     const auto it = windows_.find(address);
     if (it == windows_.end()) { return {}; }
     const Window& window = it->second;
-    return window.patterned && !window.swept && !window.spoiled ? gaps_of(window)
-                                                                : std::vector<ByteRange>{};
+    const bool is_held = window.patterned && !window.swept && !is_spoiled(window);
+    return is_held ? gaps_of(window) : std::vector<ByteRange>{};
 }
 
 void GuardedMemory::sweep(const Segment& segment) {
@@ -236,12 +183,14 @@ void GuardedMemory::renew(Address address, Bytes requested_bytes) {
 
 // Its stream has passed the checks.
 void GuardedMemory::collect(Window& window) {
-    collect_reused(window, true);
+    for (GuardedChunk& chunk : window.chunks) { end_look(chunk, Passage::Known); }
+    const bool spoiled = is_spoiled(window);
+    for (const GuardedChunk& chunk : window.chunks) { spoiled_.erase(chunk.handle); }
     if (window.check == Check{}) { return; }
     std::vector<Finding> findings;
-    const Result<bool> done = ask(std::exchange(window.check, {}), true, findings);
-    unchecked_count_ += done ? 0 : 1;
-    if (window.spoiled) { return; }
+    const Status status = driver_.passed_check(std::exchange(window.check, {}), findings);
+    unchecked_count_ += status.ok() ? 0 : 1;
+    if (spoiled) { return; }
     for (const Finding& finding : findings) {
         Violation violation;
         violation.kind = finding.first_bad >= window.block ? Violation::Kind::Overrun

@@ -20,9 +20,10 @@
 #pragma once
 
 #include <algorithm>
-#include <deque>
+#include <map>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -61,8 +62,10 @@ public:
     // The ranges of an allocated block that must hold the pattern; empty: it has none.
     std::vector<ByteRange> gaps(Address address) const;
     // Tells the ledger what the checks of used handles that are done have found.
-    void collect_reused(bool wait);
-    bool checks_reused() const { return !reused_blocks_.empty(); }
+    void collect_looks(bool wait);
+    // Now and then, those that are done.
+    void poll_looks();
+    bool has_looks() const { return !looks_.empty(); }
 
     // The pages under a block.
     BaseAllocation pages(Address address) const;
@@ -92,6 +95,9 @@ private:
     static constexpr Bytes kMaxChunkBytes = 1_GiB;
     // Up to here a handle is released and another made in the time that two more take to map.
     static constexpr Bytes kMaxReplacedBytes = 128_MiB;
+    // As many go into one look as the driver takes without a list.
+    static constexpr std::size_t kLookChunks = 16;
+    static constexpr Bytes kLookBytes = 32_MiB;
     // Held beyond what was in use at most: such a share of it, this at least, or that share of the
     // card, so that the thread has windows ready for a burst of requests.
     static constexpr Bytes kKeptBytes = 128_MiB;
@@ -110,10 +116,13 @@ private:
         std::vector<GuardedChunk> chunks;
         bool patterned = false;  // the gaps hold the pattern
         bool swept = false;      // freed: all of the pages will hold it when the stream gets there
-        bool spoiled = false;    // they did not hold it when the tensor came: not its fault
         Check check{};           // of the gaps, at the free
-        Check reused_check{};    // of the handles that others had before, at the allocation
-        std::vector<std::pair<Address, GuardedChunk>> reused;  // as they were, where they are
+    };
+
+    // A check of handles that others had before, queued where they are mapped.
+    struct Look {
+        Check check{};
+        std::vector<std::pair<Address, GuardedChunk>> chunks;  // as they were, and where they are
     };
 
     // On its way through the mapping thread.
@@ -131,11 +140,15 @@ private:
     Result<GuardedChunk> new_chunk(const Window& window, Bytes bytes, Bytes excess_bytes);
     Result<GuardedChunk> create_chunk(Bytes bytes);
     Status fill_fresh(Window& window);
-    void check_reused(Window& window);
+    void look_at_reused(Window& window);
     bool look_and_fill(Window& window, Stream stream);
-    Result<bool> ask(Check check, bool wait, std::vector<Finding>& findings);
-    // False: the stream has not got there, and nobody waited.
-    bool collect_reused(Window& window, bool wait);
+    enum class Passage : std::uint8_t { Ask, Wait, Known };  // whether its stream has got there
+    // False: it has not, and nobody waited.
+    bool collect_look(std::uint64_t number, Passage passage);
+    void end_look(GuardedChunk& chunk, Passage passage);
+    void tell(const Look& look, const std::vector<Finding>& findings);
+    // What its handles held when the tensor came was not the pattern: not its fault.
+    bool is_spoiled(const Window& window) const;
     // The handles go to the cache and the addresses to whom they belong next.
     enum class Addresses : std::uint8_t { Unused, Used };
     Status close(Window& window, Addresses addresses);
@@ -174,7 +187,10 @@ private:
     std::unordered_map<const MappingJob*, Move> moving_;
     Bytes moving_bytes_ = 0;
     MappingThread thread_;
-    std::deque<Address> reused_blocks_;  // that may have such a check, oldest first
+    std::map<std::uint64_t, Look> looks_;  // by number
+    std::uint64_t next_look_ = 1;
+    std::size_t poll_count_ = 0;
+    std::unordered_set<Handle> spoiled_;  // written while they were nobody's, and not filled since
     Bytes limit_bytes_ = kMaxRequestBytes;
     Bytes in_use_bytes_ = 0;
     Bytes in_use_peak_bytes_ = 0;

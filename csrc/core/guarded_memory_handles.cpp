@@ -40,10 +40,15 @@ Status GuardedMemory::check_limit(const Window& window) const {
 // Out of the fresh window that it is mapped into, which nobody has seen. False: it is stuck there.
 bool GuardedMemory::dissolve(GuardedChunk& chunk) {
     if (chunk.window == 0) { return true; }
+    end_look(chunk, Passage::Wait);
     Window window = fresh_window(std::exchange(chunk.window, 0), chunk.bytes);
     window.stream_id = chunk.stream_id;
     window.chunks.push_back(chunk);
-    if (!unmap_chunks(driver_, window.pages, LastPlace::Keep, window.chunks).ok()) {
+    const bool is_out = [&] {
+        const MappingThread::Turn turn(thread_);
+        return unmap_chunks(driver_, window.pages, LastPlace::Keep, window.chunks).ok();
+    }();
+    if (!is_out) {
         stick(std::move(window), Addresses::Unused);
         return false;
     }
@@ -73,10 +78,14 @@ Result<GuardedChunk> GuardedMemory::new_chunk(const Window& window, Bytes bytes,
 
 // A card that is full may have room for what the cache holds.
 Result<GuardedChunk> GuardedMemory::create_chunk(Bytes bytes) {
-    Result<Handle> handle = driver_.create(device_, bytes, Reach::Private);
+    const auto create = [&] {
+        const MappingThread::Turn turn(thread_);
+        return driver_.create(device_, bytes, Reach::Private);
+    };
+    Result<Handle> handle = create();
     if (!handle && handle.status().code() == Code::OutOfMemory && cached_bytes() > 0) {
         if (Result<Bytes> gone = release_cached(kMaxRequestBytes); !gone) { return gone.status(); }
-        handle = driver_.create(device_, bytes, Reach::Private);
+        handle = create();
     }
     if (!handle) { return handle.status(); }
     ++created_count_;
@@ -112,7 +121,11 @@ Result<Bytes> GuardedMemory::release(Bytes bytes, Moving moving) {
         GuardedChunk chunk = cache_.take_oldest();
         if (chunk.bytes == 0 || !dissolve(chunk)) { continue; }
         gone += chunk.bytes;
-        Status status = driver_.release(device_, chunk.handle, chunk.bytes);
+        spoiled_.erase(chunk.handle);
+        const Status status = [&] {
+            const MappingThread::Turn turn(thread_);
+            return driver_.release(device_, chunk.handle, chunk.bytes);
+        }();
         ++(status.ok() ? released_count_ : leaked_count_);
         if (!status.ok()) { return status; }
     }

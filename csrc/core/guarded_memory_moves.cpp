@@ -19,7 +19,11 @@ bool GuardedMemory::move(Window& window) {
     }
     if (unmaps_at_once_) {
         if (move.fresh == 0) { return false; }
-        if (!unmap_chunks(driver_, window.pages, LastPlace::Note, window.chunks).ok()) {
+        const bool is_out = [&] {
+            const MappingThread::Turn turn(thread_);
+            return unmap_chunks(driver_, window.pages, LastPlace::Note, window.chunks).ok();
+        }();
+        if (!is_out) {
             addresses_.give_back(move.fresh, window.bytes);
             return false;
         }

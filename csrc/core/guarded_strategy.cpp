@@ -117,7 +117,8 @@ void GuardedStrategy::retire(Segment* segment) {
         static_cast<void>(finish(segment, Wait::Yes));
         return;
     }
-    static_cast<void>(finish_passed(line));
+    // The next allocation asks as well.
+    if (line.size() > kUnaskedCount) { static_cast<void>(finish_passed(line)); }
     while (waiting_bytes_ > allowance_bytes()) {
         const Result<bool> gone = finish(oldest(), Wait::Yes);
         if (!gone || !*gone) { return; }  // tried again with the next free
@@ -168,9 +169,9 @@ Status GuardedStrategy::finish_passed(std::deque<Segment*>& line) {
 }
 
 void GuardedStrategy::poll() {
-    if (waiting_.empty() && deferred_.empty() && !memory_.checks_reused()) { return; }
+    if (waiting_.empty() && deferred_.empty() && !memory_.has_looks()) { return; }
     if (store_.capturing()) { return; }
-    memory_.collect_reused(false);
+    memory_.poll_looks();
     static_cast<void>(retire_deferred({}));
     for (auto it = waiting_.begin(); it != waiting_.end();) {
         static_cast<void>(finish_passed((it++)->second));

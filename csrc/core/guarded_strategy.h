@@ -43,7 +43,7 @@ public:
     // Also of checks that were queued when handles were used again.
     void poll() override;
     void settle() override {
-        memory_.collect_reused(true);
+        memory_.collect_looks(true);
         memory_.settle();
     }
     Result<Bytes> trim(Bytes bytes, Wait wait) override;
@@ -79,6 +79,8 @@ private:
     // More may wait for its fences than this share of what is used.
     static constexpr Bytes kWaitingShare = 4;
     static constexpr Bytes kWaitingBytes = 256_MiB;
+    // A free does not ask for the fences of so few of its stream: a question is 0.8 us.
+    static constexpr std::size_t kUnaskedCount = 4;
 
     // Of what a graph may use: pool, stream with its id, and bytes of the block.
     using IdleKey = std::tuple<PoolId, Stream, std::uint64_t, Bytes>;

@@ -80,11 +80,15 @@ struct MappingThread::State {
         : driver(its_driver), device(its_device), all(process) {}
 
     void work();
+    // A step of a job, when nobody else wants to call the driver. True: another one follows.
+    bool step(MappingJob& job, bool leaves);
 
     Driver& driver;
     const int device;
     AtExit& all;
-    std::mutex mutex;  // guards the four below
+    std::mutex calling;                     // held by whoever calls the driver
+    std::atomic<std::uint32_t> callers{0};  // of the others, calling or about to
+    std::mutex mutex;                       // guards the four below
     MappingQueue leaving;
     MappingQueue arriving;
     MappingQueue ended;
@@ -102,8 +106,7 @@ void MappingThread::State::work() {
         MappingJob* const job = (leaves ? leaving : arriving).pop();
         if (job == nullptr) { return; }
         lock.unlock();
-        const bool goes_on = leaves && job->leave(driver);
-        if (!leaves) { job->arrive(driver, device); }
+        const bool goes_on = step(*job, leaves);
         lock.lock();
         if (goes_on) {
             arriving.push(job);
@@ -115,6 +118,27 @@ void MappingThread::State::work() {
         all.job_count.fetch_sub(1);
         all.job_count.notify_all();
     }
+}
+
+bool MappingThread::State::step(MappingJob& job, bool leaves) {
+    for (std::uint32_t count = callers; count > 0; count = callers) { callers.wait(count); }
+    const std::lock_guard<std::mutex> guard(calling);
+    if (leaves) { return job.leave(driver); }
+    job.arrive(driver, device);
+    return false;
+}
+
+MappingThread::Turn::Turn(MappingThread& thread)
+    : state_(thread.fork_guard_.forked() ? nullptr : thread.state_.get()) {
+    if (state_ == nullptr) { return; }
+    state_->callers.fetch_add(1);
+    state_->calling.lock();
+}
+
+MappingThread::Turn::~Turn() {
+    if (state_ == nullptr) { return; }
+    state_->calling.unlock();
+    if (state_->callers.fetch_sub(1) == 1) { state_->callers.notify_all(); }
 }
 
 MappingThread::~MappingThread() {

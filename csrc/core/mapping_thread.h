@@ -55,7 +55,22 @@ private:
 };
 
 class MappingThread {
+    struct State;
+
 public:
+    // While one lives the thread begins no call of the driver. Two that ask it at a time cost each
+    // other far more than they gain: beside the thread a create takes 570 us instead of 12.
+    class Turn {
+    public:
+        explicit Turn(MappingThread& thread);
+        ~Turn();
+        Turn(const Turn&) = delete;
+        Turn& operator=(const Turn&) = delete;
+
+    private:
+        State* const state_;  // nullptr: there is no thread
+    };
+
     // More than this do not wait: the caller would rather do it itself meanwhile.
     static constexpr std::uint64_t kMaxWaiting = 1'024;
 
@@ -74,7 +89,6 @@ public:
     bool wait_finished();
 
 private:
-    struct State;
     static void* run(void* share);
     bool make();
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <random>
 #include <thread>
@@ -196,6 +197,139 @@ TEST_CASE("a write into freed memory is found, also where it is mapped anew") {
     world.check_nothing_left();
 }
 
+// As many as may wait, each of a page.
+struct FullQueue {
+    HostDriver driver{PatternWorld::small_card(MappingThread::kMaxWaiting * kPage)};
+    std::vector<MappingJob> jobs;
+    Address pages = 0;
+    MappingThread thread{driver, 0};
+
+    explicit FullQueue(std::uint64_t count = MappingThread::kMaxWaiting)
+        : jobs(count), pages(*driver.reserve(0, 2 * count * kPage, kPage)) {
+        for (std::size_t i = 0; i < jobs.size(); ++i) {
+            GuardedChunk chunk;
+            chunk.bytes = kPage;
+            chunk.handle = *driver.create(0, kPage, Reach::Private);
+            jobs[i].pages = pages + i * kPage;
+            jobs[i].chunks.push_back(chunk);
+            REQUIRE(map_chunks(driver, 0, jobs[i].pages, jobs[i].chunks).ok());
+        }
+    }
+    void start() {
+        for (MappingJob& job : jobs) {
+            REQUIRE(thread.has_room());
+            thread.start(&job);
+        }
+    }
+    // Of the jobs that end, as many as are waited for, in their order.
+    std::vector<MappingJob*> take(std::size_t count) {
+        std::vector<MappingJob*> taken;
+        while (taken.size() < count && thread.wait_finished()) {
+            MappingQueue finished = thread.take_finished();
+            while (MappingJob* job = finished.pop()) { taken.push_back(job); }
+        }
+        return taken;
+    }
+};
+
+// Two windows of a size that are ready, of tensors that were freed in this order.
+struct TwoReady : Moving {
+    Stream stream = stream_at(1);
+    Address first = allocate(3 * kPage, stream);
+    Address second = allocate(3 * kPage, stream);
+
+    // The program writes there once more after the free.
+    void free_both(Address written) {
+        REQUIRE(free(first).ok());
+        REQUIRE(free(second).ok());
+        if (written != 0) {
+            driver.launch(stream, [written] { *reinterpret_cast<unsigned char*>(written) = 1; });
+        }
+        driver.drain_all();
+        static_cast<void>(allocate(16, stream));  // sees that the fences have passed
+        settle_thread();
+        REQUIRE(!is_mapped(first));
+        REQUIRE(!is_mapped(second));
+    }
+};
+
+TEST_CASE("windows of a size that are ready are looked at together") {
+    TwoReady world;
+    world.free_both(0);
+    const std::uint64_t checks = world.count(Call::Check);
+    const Address one = world.allocate(3 * kPage, world.stream);
+    CHECK(world.count(Call::Check) == checks + 1);
+    const Address other = world.allocate(3 * kPage, world.stream);
+    CHECK(world.count(Call::Check) == checks + 1);
+    world.free_settled(one);
+    world.free_settled(other);
+    const std::uint64_t later_checks = world.count(Call::Check);
+    const Address again = world.allocate(3 * kPage, world.stream);
+    CHECK(world.count(Call::Check) == later_checks + 1);  // what they held is looked at again
+    world.free_settled(again);
+    check_no_alarm(world);
+    CHECK(world.allocator->isolation_report(0).unchecked_count == 0);
+    world.check_nothing_left();
+}
+
+TEST_CASE("a look finds writes into either, and tells each once, whoever comes next") {
+    for (const bool into_second : {false, true}) {
+        CAPTURE(into_second);
+        TwoReady world;
+        const Address written = (into_second ? world.second : world.first) + 5;
+        world.free_both(written);
+        const Address one = world.allocate(2 * kPage + 16, world.stream);
+        const Address other = world.allocate(2 * kPage + 16, world.stream);
+        REQUIRE(world.allocator->check_isolation(0));
+        world.free_settled(other);
+        world.free_settled(one);
+        const auto found = world.allocator->isolation_report(0).violations;
+        REQUIRE(found.size() == 1);
+        CHECK(found[0].kind == Violation::Kind::WriteAfterFree);
+        CHECK(found[0].first_bad == written);
+        CHECK(found[0].tensor.address == written - 5);
+        world.check_nothing_left();
+    }
+}
+
+TEST_CASE("a window that a look is queued for is not taken apart before") {
+    TwoReady world;
+    world.free_both(0);
+    const Address one = world.allocate(3 * kPage, world.stream);
+    SUBCASE("for memory") { REQUIRE(world.allocator->trim(0)); }
+    SUBCASE("for another stream") { CHECK(world.allocate(3 * kPage, stream_at(2)) != 0); }
+    SUBCASE("for another size") { CHECK(world.allocate(5 * kPage, world.stream) != 0); }
+    world.free_settled(one);
+    check_no_alarm(world);
+    CHECK(world.allocator->isolation_report(0).unchecked_count == 0);
+    world.check_nothing_left();
+}
+
+TEST_CASE("the thread makes no call while another one has its turn") {
+    FullQueue queue(2);
+    {
+        const MappingThread::Turn none(queue.thread);  // there is no thread yet
+        queue.start();
+    }
+    REQUIRE(queue.take(2).size() == 2);
+    const Address fresh = queue.pages + 2 * kPage;
+    queue.jobs[0].pages = fresh;
+    {
+        const MappingThread::Turn turn(queue.thread);
+        REQUIRE(map_chunks(queue.driver, 0, fresh, queue.jobs[0].chunks).ok());
+        REQUIRE(queue.thread.has_room());
+        queue.thread.start(&queue.jobs[0]);
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        CHECK(queue.driver.mapped_bytes() == kPage);
+    }
+    REQUIRE(queue.take(1).size() == 1);
+    CHECK(queue.driver.mapped_bytes() == 0);
+    for (const MappingJob& job : queue.jobs) {
+        REQUIRE(queue.driver.release(0, job.chunks[0].handle, kPage).ok());
+    }
+    REQUIRE(queue.driver.unreserve(queue.pages, 2 * queue.jobs.size() * kPage).ok());
+}
+
 TEST_CASE("what the thread's calls refuse goes where the caller's would") {
     Moving world;
     const Stream stream = stream_at(1);
@@ -231,41 +365,6 @@ TEST_CASE("what the thread's calls refuse goes where the caller's would") {
     check_no_alarm(world);
     world.check_nothing_left();
 }
-
-// As many as may wait, each of a page.
-struct FullQueue {
-    HostDriver driver{PatternWorld::small_card(MappingThread::kMaxWaiting * kPage)};
-    std::vector<MappingJob> jobs;
-    Address pages = 0;
-    MappingThread thread{driver, 0};
-
-    explicit FullQueue(std::uint64_t count = MappingThread::kMaxWaiting)
-        : jobs(count), pages(*driver.reserve(0, 2 * count * kPage, kPage)) {
-        for (std::size_t i = 0; i < jobs.size(); ++i) {
-            GuardedChunk chunk;
-            chunk.bytes = kPage;
-            chunk.handle = *driver.create(0, kPage, Reach::Private);
-            jobs[i].pages = pages + i * kPage;
-            jobs[i].chunks.push_back(chunk);
-            REQUIRE(map_chunks(driver, 0, jobs[i].pages, jobs[i].chunks).ok());
-        }
-    }
-    void start() {
-        for (MappingJob& job : jobs) {
-            REQUIRE(thread.has_room());
-            thread.start(&job);
-        }
-    }
-    // Of the jobs that end, as many as are waited for, in their order.
-    std::vector<MappingJob*> take(std::size_t count) {
-        std::vector<MappingJob*> taken;
-        while (taken.size() < count && thread.wait_finished()) {
-            MappingQueue finished = thread.take_finished();
-            while (MappingJob* job = finished.pop()) { taken.push_back(job); }
-        }
-        return taken;
-    }
-};
 
 TEST_CASE("only so many jobs wait") {
     FullQueue queue;
