@@ -16,7 +16,7 @@ from tests.behaviour.table import Behaviour, Check, Difference, behaviours
 from tests.rig.machine import Machine, Run
 
 ROOT = Path(__file__).resolve().parent.parent
-ALLOCATORS = ("native", "bridge")
+ALLOCATORS = ("native", "bridge", "bridge-late")
 
 
 def torch_version() -> tuple[int, int]:
@@ -49,6 +49,7 @@ def cases() -> list[object]:
         for allocator in ALLOCATORS
         for row in behaviours().values()
         if row.since <= torch_version() and row.runs_on(machine)
+        if allocator != "bridge-late" or row.runs_late(machine)
     ]
 
 
@@ -136,7 +137,7 @@ def test_behaviour(
     request: pytest.FixtureRequest, outcomes: Outcomes, kind: str, allocator: str, row: Behaviour
 ) -> None:
     machine: Machine = request.getfixturevalue(kind)
-    if allocator == "bridge":
+    if allocator != "native":
         request.getfixturevalue("bridge")  # built before anything is run with it
     wrong = outcomes.of(machine, allocator, row)
     if wrong:

@@ -17,8 +17,10 @@ Written by `python -m tests.behaviour --write` from the tables in `tests/behavio
 
 Each behaviour is a few lines of Python that use only PyTorch's own names. The same lines are run
 with PyTorch's allocator and with ours, in place of it through the bridge, on a stand-in card and,
-with `pytest -m gpu`, on a real one, those with two cards on two. A row below is one where ours is
-meant to differ: there the lines must fail with ours, and other lines must hold instead.
+with `pytest -m gpu`, on a real one, those with two cards on two. They are run a third time with
+`enable()` after the card was used: on a real card all that need no process of their own, on the
+stand-in those of pools, graphs, checkpoints, streams and raw memory. A row below is one where ours
+is meant to differ: there the lines must fail with ours, and other lines must hold instead.
 """
 
 

@@ -27,6 +27,7 @@ from types import MappingProxyType
 Version = tuple[int, int]
 Check = Callable[[], None]
 
+_LATE_GROUPS = {"checkpoints", "graphs", "pool_allocators", "pools", "raw", "streams"}
 _NOT_GROUPS = {"__main__", "document", "own_allocator", "table", "tools", "worker"}
 
 
@@ -56,6 +57,13 @@ class Behaviour:
     def runs_on(self, machine: str) -> bool:
         """Whether the machine, `rig` or `gpu`, can show it."""
         return not (self.gpu and machine == "rig")
+
+    def runs_late(self, machine: str) -> bool:
+        """Whether it is also run with ours put in place after the card was used.
+
+        On the stand-in only where that may matter: the rest is what the bridge is anyway.
+        """
+        return not self.alone and (machine == "gpu" or self.group in _LATE_GROUPS)
 
     @property
     def name(self) -> str:

@@ -19,7 +19,7 @@ ON_RIG = os.environ.get("GMA_TEST_MACHINE") == "rig"  # as machine.py sets it
 
 
 def main(allocator: str, names: list[str], report: str) -> None:
-    """Run behaviours one after the other with `native` or `bridge`."""
+    """Run behaviours one after the other with `native`, `bridge` or `bridge-late`."""
     use(allocator)
     gc.freeze()  # what torch's import left need not be looked at in each settle()
     with Path(report).open("a") as lines:
@@ -42,9 +42,11 @@ def main(allocator: str, names: list[str], report: str) -> None:
 
 
 def use(allocator: str) -> None:
-    """Put the allocator in place, before anything has used the card."""
+    """Put the allocator in place, before anything has used the card or, late, after."""
     os.environ["GMA_BEHAVIOUR_ALLOCATOR"] = allocator  # for processes that a behaviour starts
-    if allocator == "bridge":
+    if allocator == "bridge-late":
+        torch.empty(1, device="cuda")
+    if allocator != "native":
         import gpumem_alloc
 
         gpumem_alloc.enable(door="bridge")

@@ -8,6 +8,7 @@
 //   memory.cpp      allocate, free, record_stream    snapshot.cpp    segments and traces
 //   statistics.cpp  counters                         history.cpp     recording, observers
 //   pools.cpp       private pools, checkpoints       devices.cpp     peers, limits, sharing
+//   previous.cpp    what stays with `previous_`
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -133,10 +134,13 @@ public:
     void release(void* pointer) noexcept;
 
 private:
-    struct PreviousRoute {
+    enum class Owner : std::uint8_t { Ours, Previous };
+    // A pool that was begun and takes what its filter lets through.
+    struct Route {
         DeviceIndex device;
         MempoolId_t pool;
         std::function<bool(cudaStream_t)> filter;
+        Owner owner;
     };
 
     // For every call that may wait for a lock of the core's.
@@ -172,6 +176,9 @@ private:
     bool is_ours(const void* pointer) { return core().describe(address_of(pointer)).has_value(); }
     bool is_previous_pool(DeviceIndex device, MempoolId_t pool);
     bool goes_to_previous(DeviceIndex device, cudaStream_t stream);
+    void add_route(Route route);
+    void remove_route(DeviceIndex device, MempoolId_t pool);
+    void note_routes_locked();
     static Address address_of(const void* pointer) { return reinterpret_cast<Address>(pointer); }
     static PoolId pool_of(const MempoolId_t& pool) { return {pool.first, pool.second}; }
 
@@ -186,8 +193,8 @@ private:
     std::atomic<bool> being_registered_{false};
     History history_;
 
-    std::mutex lock_;  // of what follows
-    std::vector<PreviousRoute> previous_routes_;
+    std::mutex lock_;            // of what follows
+    std::vector<Route> routes_;  // late only, oldest first
     std::atomic<bool> has_previous_routes_{false};
     std::atomic<bool> has_pools_{false};  // a private pool was ever begun
     std::vector<void*> put_off_;          // frees of trackers, while the core was locked

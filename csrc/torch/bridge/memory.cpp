@@ -187,18 +187,10 @@ void BridgeAllocator::out_of_memory(const Status& status, std::size_t bytes, Dev
 
 void BridgeAllocator::release(void* pointer) noexcept {
     const Status status = try_release(pointer);
+    // Raw memory of a pool that was there before us may be freed with our deleter.
     if (!status.ok() && !release_previous(pointer)) [[unlikely]] {
         access_.note_error("free", status);
     }
-}
-
-// Raw memory of a pool that was there before us: the caller may free it with our deleter.
-bool BridgeAllocator::release_previous(void* pointer) noexcept {
-    if (!late_) { return false; }
-    try {
-        previous_->raw_delete(pointer);
-        return true;
-    } catch (...) { return false; }
 }
 
 Status BridgeAllocator::try_release(void* pointer) noexcept {
@@ -296,8 +288,7 @@ void BridgeAllocator::raw_delete(void* pointer) {
     if (pointer == nullptr) { return; }
     trace_deallocation(pointer);
     const Status status = try_release(pointer);
-    if (status.ok()) { return; }
-    if (late_) { return previous_->raw_delete(pointer); }
+    if (status.ok() || release_previous(pointer)) { return; }
     if (!caching_) {
         C10_CUDA_CHECK(cudaFree(pointer));
         return;

@@ -38,49 +38,23 @@ struct PoolCheckpoint final : cca::AllocatorState {
 
 }  // namespace
 
-// Only installed late does the previous allocator have pools.
-bool BridgeAllocator::is_previous_pool(DeviceIndex device, MempoolId_t pool) {
-    return late_ && core().pool_use_count(device, pool_of(pool)) == 0 &&
-           previous_->getPoolUseCount(device, pool) > 0;
-}
-
-bool BridgeAllocator::goes_to_previous(DeviceIndex device, cudaStream_t stream) {
-    const std::lock_guard guard(lock_);
-    for (auto it = previous_routes_.rbegin(); it != previous_routes_.rend(); ++it) {
-        if (it->device == device && it->filter(stream)) { return true; }
-    }
-    return false;
-}
-
 void BridgeAllocator::beginAllocateToPool(DeviceIndex device, MempoolId_t pool,
                                           std::function<bool(cudaStream_t)> filter) {
     if (is_previous_pool(device, pool)) {
-        {
-            const std::lock_guard guard(lock_);
-            previous_routes_.push_back({device, pool, filter});
-            has_previous_routes_ = true;
-        }
+        add_route({device, pool, filter, Owner::Previous});
         previous_->beginAllocateToPool(device, pool, std::move(filter));
         return;
     }
     has_pools_ = true;
-    auto takes = [filter = std::move(filter)](Stream stream) {
-        return filter(static_cast<cudaStream_t>(stream));
-    };
+    auto takes = [filter](Stream stream) { return filter(static_cast<cudaStream_t>(stream)); };
     check(core().begin_pool(device, pool_of(pool), std::move(takes)));
+    if (late_) { add_route({device, pool, std::move(filter), Owner::Ours}); }
 }
 
 void BridgeAllocator::endAllocateToPool(DeviceIndex device, MempoolId_t pool) {
-    if (is_previous_pool(device, pool)) {
-        previous_->endAllocateToPool(device, pool);
-        const std::lock_guard guard(lock_);
-        auto it = std::find_if(
-            previous_routes_.rbegin(), previous_routes_.rend(),
-            [&](const PreviousRoute& one) { return one.device == device && one.pool == pool; });
-        if (it != previous_routes_.rend()) { previous_routes_.erase(std::next(it).base()); }
-        has_previous_routes_ = !previous_routes_.empty();
-        return;
-    }
+    const bool is_previous = is_previous_pool(device, pool);
+    if (late_) { remove_route(device, pool); }
+    if (is_previous) { return previous_->endAllocateToPool(device, pool); }
     check(core().end_pool(device, pool_of(pool)));
 }
 
