@@ -19,4 +19,14 @@ std::string bytes_text(Bytes bytes) {
     return text.data();
 }
 
+std::string hex_text(std::uint64_t value) {
+    static constexpr const char* kDigits = "0123456789abcdef";
+    std::string text;
+    do {
+        text.insert(text.begin(), kDigits[value % 16]);
+        value /= 16;
+    } while (value != 0);
+    return "0x" + text;
+}
+
 }  // namespace gma

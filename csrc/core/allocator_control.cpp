@@ -1,14 +1,16 @@
 // The allocator's slow doors: each asks one device's heap, or all.
+#include "base/format.h"
 #include "core/audited_call.h"
 #include "core/core_allocator.h"
 
 namespace gma {
 
 Status CoreAllocator::foreign(Address address) {
-    char text[96];
-    std::snprintf(text, sizeof(text), "address 0x%llx was not allocated by gpumem_alloc",
-                  static_cast<unsigned long long>(address));
-    return {Code::InvalidValue, text};
+    return {Code::InvalidValue,
+            "address " + hex_text(address) +
+                " was not allocated by gpumem_alloc.\nAnother allocator made it, or it was freed "
+                "and its pages were given back.\nFree it once, by the allocator that made it, and "
+                "record streams before that."};
 }
 
 Status CoreAllocator::check_device(int device) const {

@@ -2,12 +2,25 @@
 
 #include <algorithm>
 
+#include "base/format.h"
 #include "core/direct_strategy.h"
 #include "core/paged_strategy.h"
 #include "core/split_strategy.h"
 #include "core/thread_registry.h"
 
 namespace gma {
+namespace {
+
+Status recorded_too_late(Address address) {
+    return {Code::InvalidValue,
+            "record_stream of address " + hex_text(address) +
+                ", where no tensor is allocated.\nThe tensor that was there is freed already, or "
+                "none begins there.\nRecord streams while the tensor is alive, by the pointer that "
+                "its allocation returned."};
+}
+
+}  // namespace
+
 DeviceHeap::DeviceHeap(Driver& driver, int device, DeviceProperties properties,
                        const Options& options, AddressMap& addresses, Listeners& listeners,
                        const Regions& regions)
@@ -257,16 +270,14 @@ Status DeviceHeap::record_stream(Address address, std::uintptr_t tagged, Stream 
         if (slab->cache->key().stream == stream) { return {}; }
         if (!live_object_locked(slab, address) ||
             slab->cache->set_recorded(slab, address) == ThreadCache::Recording::NotAllocated) {
-            return {Code::InvalidValue, "record_stream of a block that is not allocated"};
+            return recorded_too_late(address);
         }
         Status status = pending_.record(address, stream, deferral_locked());
         if (!pending_.recorded(address)) { slab->cache->clear_recorded(slab, address); }
         return status;
     }
     Block* block = live_block_locked(address);
-    if (block == nullptr) {
-        return {Code::InvalidValue, "record_stream of a block that is not allocated"};
-    }
+    if (block == nullptr) { return recorded_too_late(address); }
     if (block->stream() == stream) { return {}; }
     block->recorded = true;
     return pending_.record(address, stream, deferral_locked());

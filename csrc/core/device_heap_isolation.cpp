@@ -2,6 +2,7 @@
 // as, and the checks that frees of `packed` wait for.
 #include <utility>
 
+#include "base/format.h"
 #include "core/device_heap.h"
 #include "core/guarded_strategy.h"
 #include "core/paged_strategy.h"
@@ -108,7 +109,11 @@ Status DeviceHeap::refuse_free(Address address) {
 
 Status DeviceHeap::refuse_free_locked(Address address) {
     if (!ledger_.used()) {
-        return {Code::InvalidValue, "free of a block that is not allocated (freed twice?)"};
+        return {Code::InvalidValue,
+                "free of address " + hex_text(address) +
+                    ", where no tensor is allocated (freed twice?).\nThe tensor that was there is "
+                    "freed already, or none begins there.\nLook for two owners of the pointer; "
+                    "enable(isolation=\"packed\") names both frees."};
     }
     return {Code::InvalidValue, violation_text(ledger_.refused_free(address))};
 }

@@ -11,20 +11,10 @@ constexpr std::array<const char*, 5> kLevels = {"off", "stream", "packed", "tens
 constexpr std::array<const char*, 5> kKinds = {"overrun", "underrun", "write after free",
                                                "double free", "foreign pointer"};
 
-std::string hex(std::uint64_t value) {
-    static constexpr const char* kDigits = "0123456789abcdef";
-    std::string text;
-    do {
-        text.insert(text.begin(), kDigits[value % 16]);
-        value /= 16;
-    } while (value != 0);
-    return "0x" + text;
-}
-
 std::string tensor_text(const LedgerEntry& tensor) {
-    std::string text = bytes_text(tensor.requested_bytes) + " at " + hex(tensor.address) +
+    std::string text = bytes_text(tensor.requested_bytes) + " at " + hex_text(tensor.address) +
                        " (allocation " + std::to_string(tensor.allocation_number) + ", stream " +
-                       hex(reinterpret_cast<std::uintptr_t>(tensor.stream));
+                       hex_text(reinterpret_cast<std::uintptr_t>(tensor.stream));
     if (tensor.free_number > 0) { text += ", free " + std::to_string(tensor.free_number); }
     return text + ")";
 }
@@ -44,9 +34,9 @@ std::string place_text(const Violation& violation) {
 
 std::string found_text(const Violation& violation) {
     std::string text = bytes_text(violation.bad_bytes) + " that nobody may write, the first ";
-    text += place_text(violation) + " at " + hex(violation.first_bad) + ", hold";
+    text += place_text(violation) + " at " + hex_text(violation.first_bad) + ", hold";
     for (unsigned char byte : violation.found) {
-        text += (byte < 16 ? " 0" : " ") + hex(byte).substr(2);
+        text += (byte < 16 ? " 0" : " ") + hex_text(byte).substr(2);
     }
     return text + ".";
 }
@@ -91,7 +81,7 @@ std::string violation_text(const Violation& violation) {
                    " of the device, and again now.\n" +
                    "Look for two owners of its pointer: the second one must not free it.";
         case Violation::Kind::ForeignPointer:
-            return "gpumem_alloc: free of " + hex(violation.first_bad) +
+            return "gpumem_alloc: free of " + hex_text(violation.first_bad) +
                    ", where no tensor was allocated.\nIt is not the start of a tensor, or the "
                    "tensor was freed so long ago that it is forgotten.\nFree the pointer that the "
                    "allocation returned, once.";

@@ -4,11 +4,14 @@
 
 #include <doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <random>
+#include <string>
 #include <thread>
 
 #include "allocator_model.h"
+#include "base/format.h"
 #include "core/event_ring.h"
 
 namespace gma {
@@ -52,8 +55,8 @@ public:
             for (const Address wrong : {freed, kept + 1, kept + bytes / 2, Address{4096},
                                         ~Address{0}, Address{1} << 47}) {
                 CAPTURE(wrong - kept);
-                check_invalid(model.allocator->free(wrong));
-                check_invalid(model.allocator->record_stream(wrong, stream_number(1)));
+                check_refused(model.allocator->free(wrong), wrong);
+                check_refused(model.allocator->record_stream(wrong, stream_number(1)), wrong);
                 check_invalid(model.allocator->pin(wrong));
                 CHECK_FALSE(static_cast<bool>(model.allocator->base_allocation(wrong)));
             }
@@ -88,9 +91,9 @@ public:
             model.launch_check(address, other);
             model.free(address);
             CHECK(model.statistics().active[0].current == (waits ? 0 : 1));
-            check_invalid(model.allocator->free(address));
-            check_invalid(model.allocator->record_stream(address, stream_number(3)));
-            check_invalid(model.allocator->free(address));
+            check_refused(model.allocator->free(address), address);
+            check_refused(model.allocator->record_stream(address, stream_number(3)), address);
+            check_refused(model.allocator->free(address), address);
             for (int i = 0; i < 8; ++i) { model.allocate(bytes, stream_number(1)); }
             model.driver.drain(stream_number(1));
             CHECK((model.driver.queued_operations(other) > 0) != waits);
@@ -211,6 +214,14 @@ private:
     static void check_invalid(const Status& status) {
         CHECK(status.code() == Code::InvalidValue);
         CHECK_FALSE(status.message().empty());
+    }
+    // What happened, and to which address; why; what to do.
+    static void check_refused(const Status& status, Address address) {
+        check_invalid(status);
+        const std::string& text = status.message();
+        CAPTURE(text);
+        CHECK(std::count(text.begin(), text.end(), '\n') == 2);
+        CHECK(text.substr(0, text.find('\n')).find(hex_text(address)) != std::string::npos);
     }
     void tolerant_script(AllocatorModel& model, bool& failed) const;
     // Freed memory is not handed out again where it was, unless a graph may use it.

@@ -17,4 +17,10 @@ TEST_CASE("bytes_text: two decimals, units of 1024") {
     CHECK(bytes_text(~0ULL) == "16.00 EiB");
 }
 
+TEST_CASE("hex_text: no leading zeros") {
+    CHECK(hex_text(0) == "0x0");
+    CHECK(hex_text(0x7F1234567000) == "0x7f1234567000");
+    CHECK(hex_text(~0ULL) == "0xffffffffffffffff");
+}
+
 }  // namespace gma
