@@ -164,6 +164,7 @@ def results_path(options: Options, machine: dict[str, Any]) -> Path:
     """Return where rows go. Raises UsageError where rows of another run would be mixed in."""
     if options.out is None:
         return default_path(options.resume, machine)
+    check_folder(options.out)
     if options.out.exists() and not options.resume:
         raise UsageError(
             f"{options.out} is there already.\n"
@@ -171,6 +172,16 @@ def results_path(options: Options, machine: dict[str, Any]) -> Path:
             "Give --resume to go on with that file, or another name."
         )
     return options.out
+
+
+def check_folder(path: Path) -> None:
+    """Raise UsageError for a file in a folder that is not there."""
+    if not path.parent.exists():
+        raise UsageError(
+            f"{path} cannot be written.\n"
+            f"There is no folder {path.parent}, and --out makes none.\n"
+            "Make it, or name a file in another folder."
+        )
 
 
 def default_path(resume: bool, machine: dict[str, Any]) -> Path:

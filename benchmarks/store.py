@@ -111,7 +111,7 @@ def _unusable(path: Path, why: str, action: str) -> ResultsError:
 
 
 def check_writable(path: Path) -> None:
-    """Raise ResultsError where no file can be written; the folders are made."""
+    """Raise ResultsError where no file can be written; a folder that is missing is made."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():

@@ -638,6 +638,18 @@ def test_what_cannot_be_written_is_said_before_anything_is_measured(
     assert card.jobs == []
 
 
+def test_a_folder_that_is_missing_is_not_made(
+    card: World, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "missing" / "results.json"
+    for more in ([], ["--resume"]):
+        assert bench(*RUN, *more, "--out", str(out)) == cli.BAD_INPUT
+        told = capsys.readouterr().err
+        assert f"bench: {out} cannot be written.\nThere is no folder {out.parent}" in told
+    assert not out.parent.exists()
+    assert card.jobs == []
+
+
 def test_a_report_that_cannot_be_written_is_bad_input(
     card: World, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from benchmarks import cli
 from benchmarks.asked import UsageError
 from benchmarks.ranks import launch, measure, program
 from benchmarks.report import ranks_table
@@ -197,6 +200,60 @@ def test_a_run_goes_on_with_what_is_not_measured_yet(
     out.write_text("{}")
     with pytest.raises(UsageError, match="not a file of `bench ranks`"):
         bench(1, resume=True)
+
+
+class Torch(ModuleType):
+    """A torch of this CUDA that sees so many devices."""
+
+    def __init__(self, cuda: str | None, devices: int) -> None:
+        super().__init__("torch")
+        self.__version__ = "2.99.0"
+        self.version = SimpleNamespace(cuda=cuda)
+        self.cuda = SimpleNamespace(device_count=lambda: devices)
+
+
+@pytest.mark.parametrize(
+    ("torch", "why", "action"),
+    [
+        (None, "torch cannot be imported", "Install a CUDA build of torch"),
+        (Torch(None, 0), "torch 2.99.0 is a build without CUDA", "Install a CUDA build of torch"),
+        (Torch("13.0", 0), "torch sees no GPU (CUDA_VISIBLE_DEVICES is '')", "nvidia-smi"),
+    ],
+)
+@pytest.mark.parametrize("arguments", [[], ["--ranks", "2"]])
+def test_without_torch_or_a_gpu_it_is_said_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    arguments: list[str], torch: ModuleType | None, why: str, action: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert cli.main(["ranks", *arguments]) == cli.BAD_INPUT
+    what, _, to_do = capsys.readouterr().err.splitlines()
+    assert what.startswith(f"bench: nothing was measured: {why}")
+    assert action in to_do
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_ranks_than_devices_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", Torch("13.0", 2))
+    assert cli.main(["ranks", "--ranks", "3"]) == cli.BAD_INPUT
+    assert "3 ranks need as many devices, and there are 2." in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", Torch("13.0", 2))
+    monkeypatch.setattr(launch, "run", lambda *_, **__: pytest.fail("a program was started"))
+    for out, why in (("missing/ranks.json", "--out makes none"), (".", "Is a directory")):
+        assert cli.main(["ranks", "--out", str(tmp_path / out)]) == cli.BAD_INPUT
+        told = capsys.readouterr().err
+        assert f"{tmp_path / out} cannot be written.\n" in told
+        assert why in told
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_places_are_compared_from_where_each_segment_begins() -> None:

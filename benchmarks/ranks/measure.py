@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..allocators import find as find_allocator
-from ..asked import UsageError, command_line
+from ..asked import UsageError, check_folder, command_line
 from ..host import host_process
 from ..report import ranks_table
+from ..store import check_writable
 from ..workers.environment import environment
 from . import launch
 from .program import Figures, find
@@ -21,13 +23,35 @@ from .program import Figures, find
 PROGRAMS = ("ddp", "fsdp", "pipeline", "tensor_parallel")
 ALLOCATORS = ("native", "expandable", "paged")
 FAILED = 1
+INSTALL = "Install a CUDA build of torch"
 
 
 def visible_devices() -> int:
-    """Return how many devices a process may use, without starting CUDA in this one."""
-    import torch
+    """Return how many devices a process may use, without starting CUDA in this one.
 
-    return int(torch.cuda.device_count())
+    Raises UsageError where there is no torch, none for CUDA, or no device.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise nothing_measured(f"torch cannot be imported ({error})", INSTALL) from None
+    if torch.version.cuda is None:
+        raise nothing_measured(f"torch {torch.__version__} is a build without CUDA", INSTALL)
+    devices = int(torch.cuda.device_count())
+    if devices == 0:
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+        is_set = "" if hidden is None else f" (CUDA_VISIBLE_DEVICES is {hidden!r})"
+        raise nothing_measured(f"torch sees no GPU{is_set}", "Run it where nvidia-smi lists GPUs")
+    return devices
+
+
+def nothing_measured(why: str, action: str) -> UsageError:
+    """Return the error of a machine where no rank could run."""
+    return UsageError(
+        f"nothing was measured: {why}.\n"
+        "Every rank is a process of torch with a GPU of its own.\n"
+        f"{action}; without a GPU, `bench` replays recorded runs."
+    )
 
 
 def check(programs: Sequence[str], allocators: Sequence[str], ranks: int | None) -> int:
@@ -64,9 +88,12 @@ def bench(
 ) -> int:
     """Measure, write the file after every start, and print the tables; returns the exit code.
 
-    With `resume`, what `out` has is not measured again, save what failed.
+    With `resume`, what `out` has is not measured again, save what failed. Raises UsageError, or
+    ResultsError where `out` cannot be written, before anything is measured.
     """
     count = check(programs, allocators, ranks)
+    check_folder(out)
+    check_writable(out)
     machine = environment() | {"gpus": visible_devices()}
     rows = kept(out) if resume else []
     for number in range(rounds):
