@@ -8,7 +8,7 @@ from typing import Any
 
 from gpumem_alloc import _C
 from gpumem_alloc.errors import translated
-from gpumem_alloc.sizes import existing_device, to_bytes
+from gpumem_alloc.sizes import existing_device, named_device, to_bytes
 
 _kept_errors: list[tuple[str, str]] = []
 _warned: set[str] = set()
@@ -107,6 +107,7 @@ def trim(bytes: int | str | None = None, device: Any = None) -> int:
     released or a stream destroyed. Raises AllocatorError if the driver refuses.
     """
     report_errors()
+    _refuse_device(bytes, "trim(device={!r})")
     amount = _C.max_request_bytes if bytes is None else to_bytes(bytes)
     if not _C.is_made():
         return 0
@@ -122,6 +123,7 @@ def reserve(bytes: int | str, device: Any = None, stream: int = 0) -> None:
     torch.OutOfMemoryError if the limit or the card cannot hold it.
     """
     report_errors()
+    _refuse_device(bytes, 'reserve("1GiB", device={!r})')
     with translated():
         _C.reserve(existing_device(device), to_bytes(bytes), stream)
 
@@ -134,10 +136,22 @@ def set_limit(limit: int | float | str | None, device: Any = None) -> None:
     amount, AllocatorError if the device does not exist.
     """
     report_errors()
+    _refuse_device(limit, 'set_limit("30GiB", device={!r})')
     index = existing_device(device)
     with translated():
         card = _C.card_bytes(index)
         _C.set_limit(index, card if limit is None else _limit_bytes(limit, card))
+
+
+def _refuse_device(amount: object, right: str) -> None:
+    """Raise ValueError, with the right call in it, for a device in the place of an amount."""
+    device = named_device(amount)
+    if device is not None:
+        raise ValueError(
+            f"{device!r} is a device, and no amount of memory.\n"
+            "The amount comes first in trim(), reserve() and set_limit(), and then the device.\n"
+            f"For example gpumem_alloc.{right.format(device)}."
+        )
 
 
 def _limit_bytes(limit: int | float | str, card_bytes: int) -> int:

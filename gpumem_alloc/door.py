@@ -42,7 +42,7 @@ def enable(*, door: str | None = None, **options: object) -> str:
     if not is_enabled():
         torch.cuda.memory.change_current_allocator(ours)
     assert _door is not None
-    line = f"gpumem_alloc {_C.__version__}: {_door.line}{_isolation()}"
+    line = f"gpumem_alloc {_C.__version__}: {_door.line}{_isolation(_door.is_late)}"
     _log.info("%s, %s", line, _C.print_options_in_force())
     return line
 
@@ -79,10 +79,11 @@ def is_enabled() -> bool:
     return _door is not None and _door.is_current()
 
 
-def _isolation() -> str:
+def _isolation(is_late: bool) -> str:
     """The level in force, for the line that enable() returns."""
     level = _C.options_in_force()["isolation"]
-    return "" if level == "off" else f", isolation:{level}"
+    limits = " for new tensors only: older ones are not isolated" if is_late else ""
+    return "" if level == "off" else f", isolation:{level}{limits}"
 
 
 def _make(torch: Any, wanted: str, text: str) -> None:

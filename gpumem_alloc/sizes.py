@@ -27,6 +27,16 @@ def to_bytes(amount: int | str) -> int:
     )
 
 
+def named_device(value: object) -> str | None:
+    """Return "cuda:1" for it and for torch.device("cuda", 1), None for what names no device."""
+    if isinstance(value, str):
+        return value if re.fullmatch(r"cuda(:\d+)?", value) else None
+    if getattr(value, "type", None) != "cuda":
+        return None
+    index = getattr(value, "index", None)
+    return "cuda" if index is None else f"cuda:{index}"
+
+
 def device_index(device: Any = None) -> int:
     """Return the index of 1, "cuda:1", torch.device("cuda", 1), or of the current device for None.
 

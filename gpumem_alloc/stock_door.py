@@ -20,6 +20,7 @@ class StockDoor:
     """One for a process."""
 
     name = "stock"
+    is_late = False
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch

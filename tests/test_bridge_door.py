@@ -226,6 +226,20 @@ def test_late_it_takes_over(bridged: Machine) -> None:
     """)
 
 
+def test_late_it_says_that_what_is_old_is_not_isolated(bridged: Machine) -> None:
+    bridged.run("""
+        import torch, gpumem_alloc
+        x = torch.ones(1000).cuda()
+        for _ in range(2):
+            line = gpumem_alloc.enable(isolation="strict")
+            assert "isolation:strict for new tensors only: older ones are not" in line, line
+    """)
+    bridged.run("""
+        import torch, gpumem_alloc
+        assert gpumem_alloc.enable(isolation="strict").endswith(", isolation:strict")
+    """)
+
+
 def test_late_it_takes_over_though_a_pool_has_used_it(bridged: Machine) -> None:
     bridged.run("""
         import torch, gpumem_alloc

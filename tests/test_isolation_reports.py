@@ -345,7 +345,7 @@ def test_a_ledger_with_a_wrong_part_is_refused(
     with pytest.raises(SystemExit) as end:
         main(["explain-fault", str(path), "--address", "0x400100"])
     assert end.value.code == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 3
 
 
 # --- the command -------------------------------------------------------------------------------
@@ -382,7 +382,7 @@ def test_the_tables_show_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["--core", "dump"], "cuda-gdb, which reads it, is not on PATH"),
     ],
 )
-def test_bad_arguments_are_one_line(
+def test_bad_arguments_are_told_in_three_lines(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -395,10 +395,14 @@ def test_bad_arguments_are_one_line(
     with pytest.raises(SystemExit) as end:
         main(["explain-fault"])
     assert end.value.code == 2
-    assert "there is none in this folder" in capsys.readouterr().err
+    what, reason, action = capsys.readouterr().err.splitlines()
+    assert "there is none in this folder" in what
+    assert "GPUMEM_ALLOC_LEDGER" in reason
+    assert "save_ledger()" in action
     Path("gpumem_alloc-ledger-1.json").write_text(json.dumps(content()))
     with pytest.raises(SystemExit) as end:
         main(["explain-fault", *arguments])
     assert end.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert why in line
+    told = capsys.readouterr().err
+    assert why in told
+    assert len(told.splitlines()) == 3

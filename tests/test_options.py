@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -107,6 +109,31 @@ def test_amounts_of_memory(text: int | str, size: int) -> None:
 def test_no_amounts_of_memory(text: int | str) -> None:
     with pytest.raises(ValueError, match="amount of memory"):
         to_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("call", "right"),
+    [
+        (gpumem_alloc.trim, "trim(device='cuda:5')"),
+        (gpumem_alloc.reserve, "reserve(\"1GiB\", device='cuda:5')"),
+        (gpumem_alloc.set_limit, "set_limit(\"30GiB\", device='cuda:5')"),
+    ],
+)
+@pytest.mark.parametrize("device", ["cuda:5", SimpleNamespace(type="cuda", index=5)])
+def test_a_device_in_place_of_an_amount_names_the_right_call(
+    call: Any, right: str, device: object
+) -> None:
+    with pytest.raises(ValueError, match="is a device, and no amount") as refused:
+        call(device)
+    what, _, action = str(refused.value).split("\n")
+    assert what.startswith("'cuda:5' is")
+    assert right in action
+
+
+def test_what_is_no_device_is_no_amount_either() -> None:
+    for wrong in ("cuda:x", "cudas", SimpleNamespace(type="cpu", index=None)):
+        with pytest.raises(ValueError, match="is no amount of memory"):
+            gpumem_alloc.trim(wrong)  # type: ignore[arg-type]
 
 
 def test_devices() -> None:

@@ -21,12 +21,12 @@ class BridgeDoor:
         self._torch = torch
         self._module = load.load(obtain.obtain(facts.of_module(torch)))
         self._attach()
-        self._is_late = False
+        self.is_late = False
 
     @property
     def line(self) -> str:
         """What it is."""
-        late = "; what was served before stays with PyTorch's allocator" if self._is_late else ""
+        late = "; what was served before stays with PyTorch's allocator" if self.is_late else ""
         return f"the bridge to torch {self._torch.__version__}{late}"
 
     def _attach(self) -> None:
@@ -72,7 +72,7 @@ class BridgeDoor:
                 change(allocator)
             elif not self.is_current():
                 try:
-                    self._is_late = self._module.install() == "late"
+                    self.is_late = self._module.install() == "late"
                 except RuntimeError as error:
                     why = str(error).splitlines()[0].removeprefix("gpumem_alloc: ")
                     raise watch.too_late(f"{why}. {watch.who_started_cuda()}") from None

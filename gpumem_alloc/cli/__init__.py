@@ -1,4 +1,4 @@
-"""The command line. Results go to stdout; errors are one line on stderr.
+"""The command line. Results go to stdout; errors go to stderr.
 
 Exit codes: 2 for bad input, 3 if an allocator ran out of memory, 1 for any other failure.
 """

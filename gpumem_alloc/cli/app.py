@@ -173,11 +173,14 @@ def bench(context: typer.Context) -> None:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run the command line and exit; bad input is one line on stderr and exit code 2."""
+    """Run the command line and exit; bad input is told on stderr and has exit code 2."""
     command = typer.main.get_command(app)
     try:
         code = command.main(arguments, prog_name="python -m gpumem_alloc", standalone_mode=False)
-    except (TraceError, SettingsError, RecordingError, LedgerError, OptionError) as error:
+    except LedgerError as error:  # three lines, and they stay three
+        print(f"gpumem_alloc: {error}", file=sys.stderr)
+        sys.exit(BAD_INPUT)
+    except (TraceError, SettingsError, RecordingError, OptionError) as error:
         fail(str(error))
     except typer.Abort:
         sys.exit(130)

@@ -17,7 +17,12 @@ from rich.table import Table
 from gpumem_alloc.isolation import explain, fault_text, ledger_file
 from gpumem_alloc.isolation.explain import Explained, Explanation
 from gpumem_alloc.isolation.ledger import STATES
-from gpumem_alloc.isolation.ledger_file import Entry, LedgerError, LedgerFile
+from gpumem_alloc.isolation.ledger_file import (
+    ENVIRONMENT,
+    Entry,
+    LedgerError,
+    LedgerFile,
+)
 
 _ELF = b"\x7fELF"
 _DEBUGGER_SECONDS = 300
@@ -46,7 +51,13 @@ def run(
 def _newest_ledger() -> Path:
     found = list(Path().glob("gpumem_alloc-ledger-*.json*"))
     if not found:
-        raise LedgerError("no ledger was named, and there is none in this folder.")
+        raise LedgerError(
+            "no ledger was named, and there is none in this folder.\n"
+            "A program with isolation that has found something or has seen a CUDA error leaves "
+            f"gpumem_alloc-ledger-PID.json where it ran, or the file that {ENVIRONMENT} names.\n"
+            "Go to that folder, give the file's path, or call gpumem_alloc.isolation.save_ledger() "
+            "in the program."
+        )
     return max(found, key=lambda path: path.stat().st_mtime_ns)
 
 
@@ -56,7 +67,11 @@ def _address(text: str) -> fault_text.FaultAddress:
     except ValueError:
         address = -1
     if not 0 <= address < 1 << 64:
-        raise LedgerError(f"--address {text}: not a hexadecimal address such as 0x7f1234567000.")
+        raise LedgerError(
+            f"--address {text}: not a hexadecimal address such as 0x7f1234567000.\n"
+            "It is looked up among the addresses of tensors.\n"
+            "Give the address of the access, or with --log the text that has it."
+        )
     return fault_text.FaultAddress(address, source="--address")
 
 
@@ -66,7 +81,10 @@ def _text_of(path: Path) -> str:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise LedgerError(f"{path} cannot be read: {error.strerror or error}.") from None
+        raise LedgerError(
+            f"{path} cannot be read.\n{error.strerror or error}.\n"
+            "Give the path of a log or core dump, or - for stdin."
+        ) from None
     return _debugger_text(path) if data.startswith(_ELF) else data.decode(errors="replace")
 
 
@@ -75,9 +93,10 @@ def _debugger_text(core: Path) -> str:
     debugger = shutil.which("cuda-gdb")
     if debugger is None:
         raise LedgerError(
-            f"{core} is a core dump, and cuda-gdb, which reads it, is not on PATH. Where it is, "
-            f"run cuda-gdb --batch -ex 'target cudacore {core}', and give what it prints with "
-            "--log."
+            f"{core} cannot be read.\n"
+            "It is a core dump, and cuda-gdb, which reads it, is not on PATH.\n"
+            f"Where it is, run cuda-gdb --batch -ex 'target cudacore {core}', and give what it "
+            "prints with --log."
         )
     command = [debugger, "--batch", "-ex", f"target cudacore {core}"]
     try:
@@ -85,7 +104,10 @@ def _debugger_text(core: Path) -> str:
             command, capture_output=True, text=True, check=False, timeout=_DEBUGGER_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise LedgerError(f"cuda-gdb could not read {core}: {error}.") from None
+        raise LedgerError(
+            f"cuda-gdb could not read {core}.\n{error}.\n"
+            "Run it by hand, and give what it prints with --log."
+        ) from None
     return done.stdout + done.stderr
 
 
