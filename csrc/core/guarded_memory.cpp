@@ -253,11 +253,15 @@ Status GuardedMemory::audit() const {
         if (Status status = look_at(window, stuck_bytes); !status.ok()) { return status; }
     }
     Bytes moving_bytes = 0;
-    for (const auto& [job, move] : moving_) {
-        moving_bytes += move.window.pages_bytes;
-        const Address begin = move.window.begin;
-        if (begin != 0) { taken.push_back({begin, begin + move.window.bytes}); }
-        if (move.fresh != 0) { taken.push_back({move.fresh, move.fresh + move.window.bytes}); }
+    for (const auto& [key, moves] : moving_) {
+        for (const auto& move : moves) {
+            moving_bytes += move->window.pages_bytes;
+            const Address begin = move->window.begin;
+            if (begin != 0) { taken.push_back({begin, begin + move->window.bytes}); }
+            if (move->fresh != 0) {
+                taken.push_back({move->fresh, move->fresh + move->window.bytes});
+            }
+        }
     }
     if (moving_bytes != moving_bytes_) {
         return broken_invariant("sum(moving pages) == moving", moving_bytes, moving_bytes_);

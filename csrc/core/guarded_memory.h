@@ -20,6 +20,7 @@
 #pragma once
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <memory>
 #include <unordered_map>
@@ -104,6 +105,8 @@ private:
     static constexpr Bytes kKeptShare = 64;
     static constexpr Bytes kKeptShareOfCard = 256;
 
+    using MoveKey = std::pair<std::uint64_t, Bytes>;  // the stream's id, the first handle's bytes
+
     struct Window {
         Address begin = 0;
         Bytes bytes = 0;  // guards included
@@ -126,10 +129,10 @@ private:
     };
 
     // On its way through the mapping thread.
-    struct Move {
+    struct Move final : MappingJob {
         Window window;      // without its handles: the job has them; begin 0: retired already
         Address fresh = 0;  // the window they go to, of the same size; 0: none
-        std::unique_ptr<MappingJob> job;
+        MoveKey key;
     };
 
     Status open(Window& window, Bytes block_bytes);
@@ -159,7 +162,10 @@ private:
     bool move(Window& window);
     void take_moved();
     bool wait_moved();
-    bool is_coming(std::uint64_t stream_id, Bytes least_bytes, Bytes most_bytes) const;
+    void end_move(MappingJob* job);
+    Move* coming(std::uint64_t stream_id, Bytes least_bytes, Bytes most_bytes) const;
+    // Does the rest of it here, unless it is done in a moment.
+    bool hasten(Move* move);
     void keep_within(Bytes more_bytes);
     enum class Moving : std::uint8_t { Leave, Await };
     Result<Bytes> release(Bytes bytes, Moving moving);
@@ -184,7 +190,7 @@ private:
     std::unordered_map<Address, Window> windows_;       // by the block's address
     std::unordered_map<Address, Address> quarantined_;  // a window's begin: its block
     std::vector<std::pair<Window, Addresses>> stuck_;
-    std::unordered_map<const MappingJob*, Move> moving_;
+    std::map<MoveKey, std::deque<std::unique_ptr<Move>>> moving_;  // none is empty
     Bytes moving_bytes_ = 0;
     MappingThread thread_;
     std::map<std::uint64_t, Look> looks_;  // by number

@@ -16,7 +16,8 @@ Status GuardedMemory::gather(Window& window) {
         GuardedChunk chunk = cache_.take(window.stream_id, wanted, wanted);
         const Bytes excess = chunk.bytes > 0 ? 0 : excess_bytes(window, missing, wanted);
         const Bytes least = wanted > kMaxReplacedBytes ? wanted / 4 : wanted;
-        if (excess > 0 && is_coming(window.stream_id, least, wanted) && wait_moved()) { continue; }
+        Move* const move = excess > 0 ? coming(window.stream_id, least, wanted) : nullptr;
+        if (move != nullptr && hasten(move)) { continue; }
         if (excess > 0 && least < wanted) { chunk = cache_.take(window.stream_id, least, wanted); }
         if (chunk.bytes == 0) {
             Result<GuardedChunk> made = new_chunk(window, wanted, excess);
@@ -117,7 +118,11 @@ Bytes GuardedMemory::kept_bytes() const {
 
 Result<Bytes> GuardedMemory::release(Bytes bytes, Moving moving) {
     Bytes gone = 0;
-    while (gone < bytes && (cache_.bytes() > 0 || (moving == Moving::Await && wait_moved()))) {
+    const auto has_cached = [&] {
+        return cache_.bytes() > 0 || (moving == Moving::Await && !moving_.empty() &&
+                                      hasten(moving_.begin()->second.back().get()));
+    };
+    while (gone < bytes && has_cached()) {
         GuardedChunk chunk = cache_.take_oldest();
         if (chunk.bytes == 0 || !dissolve(chunk)) { continue; }
         gone += chunk.bytes;

@@ -2,6 +2,7 @@
 #include "core/guarded_memory.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace gma {
@@ -12,32 +13,32 @@ bool GuardedMemory::move(Window& window) {
     if (!moves_ || !thread_.has_room()) { return false; }
     keep_within(window.pages_bytes);
     const bool may_stay = cached_bytes() + window.pages_bytes <= kept_bytes();
-    Move move;
+    auto move = std::make_unique<Move>();
     if (may_stay && window.chunks.size() == 1) {
         const Result<Address> fresh = addresses_.take(window.bytes);
-        move.fresh = fresh ? *fresh : 0;
+        move->fresh = fresh ? *fresh : 0;
     }
     if (unmaps_at_once_) {
-        if (move.fresh == 0) { return false; }
+        if (move->fresh == 0) { return false; }
         const bool is_out = [&] {
             const MappingThread::Turn turn(thread_);
             return unmap_chunks(driver_, window.pages, LastPlace::Note, window.chunks).ok();
         }();
         if (!is_out) {
-            addresses_.give_back(move.fresh, window.bytes);
+            addresses_.give_back(move->fresh, window.bytes);
             return false;
         }
         retire(window);
     }
-    move.job = std::make_unique<MappingJob>();
-    move.job->pages = window.pages;
-    move.job->last = LastPlace::Note;
-    move.job->fresh_pages = move.fresh == 0 ? 0 : move.fresh + page_bytes_;
-    move.job->chunks = std::move(window.chunks);
-    move.window = std::move(window);
-    moving_bytes_ += move.window.pages_bytes;
-    MappingJob* const job = move.job.get();
-    moving_.emplace(job, std::move(move));
+    move->pages = window.pages;
+    move->last = LastPlace::Note;
+    move->fresh_pages = move->fresh == 0 ? 0 : move->fresh + page_bytes_;
+    move->chunks = std::move(window.chunks);
+    move->key = {window.stream_id, move->chunks.front().bytes};
+    move->window = std::move(window);
+    moving_bytes_ += move->window.pages_bytes;
+    MappingJob* const job = move.get();
+    moving_[move->key].push_back(std::move(move));
     thread_.start(job);
     return true;
 }
@@ -45,28 +46,34 @@ bool GuardedMemory::move(Window& window) {
 // What the mapping thread is done with goes where it belongs.
 void GuardedMemory::take_moved() {
     MappingQueue finished = thread_.take_finished();
-    while (const MappingJob* job = finished.pop()) {
-        auto node = moving_.extract(job);
-        Move& move = node.mapped();
-        moving_bytes_ -= move.window.pages_bytes;
-        move.window.chunks = std::move(move.job->chunks);
-        if (move.job->end == MappingJob::End::OldRefused) {
-            if (move.fresh != 0) { addresses_.give_back(move.fresh, move.window.bytes); }
-            stick(std::move(move.window), Addresses::Used);
-            continue;
-        }
-        if (move.job->end == MappingJob::End::FreshRefused) {
-            Window fresh = fresh_window(move.fresh, move.window.pages_bytes);
-            fresh.chunks = std::exchange(move.window.chunks, {});
-            fresh.stream_id = move.window.stream_id;
-            stick(std::move(fresh), Addresses::Unused);
-        } else if (move.job->end == MappingJob::End::Mapped) {
-            move.window.chunks.front().window = move.fresh;
-        } else if (move.fresh != 0) {
-            addresses_.give_back(move.fresh, move.window.bytes);
-        }
-        put(move.window, Addresses::Used);
+    while (MappingJob* job = finished.pop()) { end_move(job); }
+}
+
+void GuardedMemory::end_move(MappingJob* job) {
+    const auto at = moving_.find(static_cast<Move*>(job)->key);
+    std::deque<std::unique_ptr<Move>>& moves = at->second;
+    const auto found = std::find_if(moves.begin(), moves.end(),
+                                    [job](const auto& move) { return move.get() == job; });
+    const std::unique_ptr<Move> move = std::move(*found);
+    moves.erase(found);
+    if (moves.empty()) { moving_.erase(at); }
+    moving_bytes_ -= move->window.pages_bytes;
+    move->window.chunks = std::move(move->chunks);
+    if (move->end == MappingJob::End::OldRefused) {
+        if (move->fresh != 0) { addresses_.give_back(move->fresh, move->window.bytes); }
+        return stick(std::move(move->window), Addresses::Used);
     }
+    if (move->end == MappingJob::End::FreshRefused) {
+        Window fresh = fresh_window(move->fresh, move->window.pages_bytes);
+        fresh.chunks = std::exchange(move->window.chunks, {});
+        fresh.stream_id = move->window.stream_id;
+        stick(std::move(fresh), Addresses::Unused);
+    } else if (move->end == MappingJob::End::Mapped) {
+        move->window.chunks.front().window = move->fresh;
+    } else if (move->fresh != 0) {
+        addresses_.give_back(move->fresh, move->window.bytes);
+    }
+    put(move->window, Addresses::Used);
 }
 
 // False: nothing is on its way.
@@ -76,23 +83,33 @@ bool GuardedMemory::wait_moved() {
     return true;
 }
 
-// Whether a handle that would do is on its way. The thread changes nothing of a job's handles that
-// is read here.
-bool GuardedMemory::is_coming(std::uint64_t stream_id, Bytes least_bytes, Bytes most_bytes) const {
-    return std::any_of(moving_.begin(), moving_.end(), [&](const auto& entry) {
-        const Move& move = entry.second;
-        const std::vector<GuardedChunk>& chunks = move.job->chunks;
-        return move.window.stream_id == stream_id &&
-               std::any_of(chunks.begin(), chunks.end(), [&](const GuardedChunk& chunk) {
-                   return least_bytes <= chunk.bytes && chunk.bytes <= most_bytes;
-               });
-    });
+// One whose handle, the first of several, would do; nullptr: there is none.
+GuardedMemory::Move* GuardedMemory::coming(std::uint64_t stream_id, Bytes least_bytes,
+                                           Bytes most_bytes) const {
+    const auto above = moving_.upper_bound({stream_id, most_bytes});
+    if (above == moving_.begin()) { return nullptr; }
+    const auto& [key, moves] = *std::prev(above);
+    return key.first == stream_id && key.second >= least_bytes ? moves.front().get() : nullptr;
+}
+
+// Where memory is short, what is to be had is not left to wait for all that was freed before it.
+bool GuardedMemory::hasten(Move* move) {
+    if (!thread_.take_back(move)) { return wait_moved(); }
+    move->fresh_pages = 0;
+    {
+        const MappingThread::Turn turn(thread_);
+        static_cast<void>(move->leave(driver_));
+    }
+    end_move(move);
+    return true;
 }
 
 Bytes GuardedMemory::quarantined_bytes() const {
     Bytes bytes = addresses_.quarantined_bytes();
-    for (const auto& [job, move] : moving_) {
-        bytes += move.window.begin == 0 ? 0 : move.window.bytes;
+    for (const auto& [key, moves] : moving_) {
+        for (const auto& move : moves) {
+            bytes += move->window.begin == 0 ? 0 : move->window.bytes;
+        }
     }
     return bytes;
 }

@@ -65,6 +65,21 @@ void MappingQueue::push(MappingJob* job) {
     job->next = nullptr;
     (last_ == nullptr ? first_ : last_->next) = job;
     last_ = job;
+    ++size_;
+}
+
+std::size_t MappingQueue::position(const MappingJob* job) const {
+    std::size_t position = 0;
+    for (const MappingJob* at = first_; at != job && at != nullptr; at = at->next) { ++position; }
+    return position;
+}
+
+void MappingQueue::remove(MappingJob* job) {
+    MappingJob* previous = nullptr;
+    for (MappingJob* at = first_; at != job; at = at->next) { previous = at; }
+    (previous == nullptr ? first_ : previous->next) = job->next;
+    if (last_ == job) { last_ = previous; }
+    --size_;
 }
 
 MappingJob* MappingQueue::pop() {
@@ -72,6 +87,7 @@ MappingJob* MappingQueue::pop() {
     if (job == nullptr) { return nullptr; }
     first_ = job->next;
     if (first_ == nullptr) { last_ = nullptr; }
+    --size_;
     return job;
 }
 
@@ -80,6 +96,10 @@ struct MappingThread::State {
         : driver(its_driver), device(its_device), all(process) {}
 
     void work();
+    void end_one() {
+        all.job_count.fetch_sub(1);
+        all.job_count.notify_all();
+    }
     // A step of a job, when nobody else wants to call the driver. True: another one follows.
     bool step(MappingJob& job, bool leaves);
 
@@ -95,7 +115,7 @@ struct MappingThread::State {
     bool is_over = false;
     std::condition_variable has_job;
     std::condition_variable has_finished;
-    std::atomic<std::uint64_t> finished{0};  // since the beginning; written under the mutex
+    std::atomic<std::uint64_t> ended_count{0};  // written under the mutex
 };
 
 void MappingThread::State::work() {
@@ -113,10 +133,9 @@ void MappingThread::State::work() {
             continue;
         }
         ended.push(job);
-        finished.fetch_add(1, std::memory_order_release);
+        ended_count.fetch_add(1, std::memory_order_release);
         has_finished.notify_all();
-        all.job_count.fetch_sub(1);
-        all.job_count.notify_all();
+        end_one();
     }
 }
 
@@ -189,8 +208,8 @@ bool MappingThread::has_room() {
         is_refused_ = true;
         return false;
     }
-    const std::uint64_t finished = state_->finished.load(std::memory_order_acquire);
-    return !state_->all.is_over && started_ - finished < kMaxWaiting;
+    const std::uint64_t ended = state_->ended_count.load(std::memory_order_acquire);
+    return !state_->all.is_over && started_ - taken_ - ended < kMaxWaiting;
 }
 
 void MappingThread::start(MappingJob* job) {
@@ -203,11 +222,26 @@ void MappingThread::start(MappingJob* job) {
 
 MappingQueue MappingThread::take_finished() {
     if (state_ == nullptr) { return {}; }
-    const std::uint64_t finished = state_->finished.load(std::memory_order_acquire);
-    if (finished == taken_) { return {}; }
+    if (state_->ended_count.load(std::memory_order_acquire) == 0) { return {}; }
     const std::lock_guard<std::mutex> guard(state_->mutex);
-    taken_ = state_->finished.load();
+    taken_ += state_->ended_count.exchange(0);
     return std::exchange(state_->ended, {});
+}
+
+bool MappingThread::take_back(MappingJob* job) {
+    if (state_ == nullptr || fork_guard_.forked()) { return false; }
+    const std::lock_guard<std::mutex> guard(state_->mutex);
+    MappingQueue& leaving = state_->leaving;
+    MappingQueue& arriving = state_->arriving;
+    const std::size_t left = leaving.size();
+    const std::size_t place = arriving.position(job);
+    const bool arrives = place < arriving.size();
+    if (!arrives && leaving.position(job) == left) { return false; }
+    if ((arrives ? left + place : left + arriving.size()) <= kSoonSteps) { return false; }
+    (arrives ? arriving : leaving).remove(job);
+    ++taken_;
+    state_->end_one();
+    return true;
 }
 
 bool MappingThread::wait_finished() {

@@ -48,10 +48,16 @@ public:
     bool empty() const { return first_ == nullptr; }
     void push(MappingJob* job);
     MappingJob* pop();
+    std::size_t size() const { return size_; }
+    // How many are before it; size() if it is not in the queue.
+    std::size_t position(const MappingJob* job) const;
+    // One that is in it.
+    void remove(MappingJob* job);
 
 private:
     MappingJob* first_ = nullptr;
     MappingJob* last_ = nullptr;
+    std::size_t size_ = 0;
 };
 
 class MappingThread {
@@ -73,6 +79,8 @@ public:
 
     // More than this do not wait: the caller would rather do it itself meanwhile.
     static constexpr std::uint64_t kMaxWaiting = 1'024;
+    // Steps that end sooner than the caller would have done the rest of a job.
+    static constexpr std::size_t kSoonSteps = 2;
 
     MappingThread(Driver& driver, int device) : driver_(driver), device_(device) {}
     // All jobs are finished.
@@ -85,6 +93,9 @@ public:
     void start(MappingJob* job);
     // Those that ended since the last call, in the order in which they did.
     MappingQueue take_finished();
+    // A job that was started, for the caller to do the rest of; it will not be finished. False: it
+    // is under way, or so soon that to wait costs less.
+    bool take_back(MappingJob* job);
     // Until take_finished() has one to give. False: it never will.
     bool wait_finished();
 
@@ -98,7 +109,7 @@ private:
     std::shared_ptr<State> state_;  // nullptr: no thread yet
     bool is_refused_ = false;       // the system gave none
     std::uint64_t started_ = 0;
-    std::uint64_t taken_ = 0;  // of those, given back finished
+    std::uint64_t taken_ = 0;  // of those, given back finished or not
 };
 
 }  // namespace gma

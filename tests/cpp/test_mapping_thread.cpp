@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -302,6 +303,55 @@ TEST_CASE("a window that a look is queued for is not taken apart before") {
     world.free_settled(one);
     check_no_alarm(world);
     CHECK(world.allocator->isolation_report(0).unchecked_count == 0);
+    world.check_nothing_left();
+}
+
+TEST_CASE("what is needed now is taken back, unless it is done in a moment") {
+    FullQueue queue(8);
+    for (std::size_t i = 0; i < queue.jobs.size(); ++i) {
+        queue.jobs[i].fresh_pages = queue.pages + (queue.jobs.size() + i) * kPage;
+    }
+    Held held(queue.driver);
+    queue.start();
+    CHECK(queue.thread.take_back(&queue.jobs[5]));
+    CHECK(!queue.thread.take_back(&queue.jobs[5]));
+    CHECK(queue.thread.take_back(&queue.jobs[7]));
+    held.let_go();
+    const std::vector<MappingJob*> ended = queue.take(6);
+    REQUIRE(ended.size() == 6);
+    CHECK(std::find(ended.begin(), ended.end(), &queue.jobs[5]) == ended.end());
+    CHECK(!queue.thread.wait_finished());
+    CHECK(!queue.thread.take_back(&queue.jobs[0]));
+    CHECK(queue.driver.mapped_bytes() == 8 * kPage);  // the two where they were
+    for (const std::size_t back : {5, 7}) { CHECK(queue.jobs[back].leave(queue.driver)); }
+    for (MappingJob* job : ended) {
+        REQUIRE(unmap_chunks(queue.driver, job->fresh_pages, LastPlace::Keep, job->chunks).ok());
+    }
+    CHECK(queue.driver.mapped_bytes() == 0);
+    for (const MappingJob& job : queue.jobs) {
+        REQUIRE(queue.driver.release(0, job.chunks[0].handle, kPage).ok());
+    }
+    REQUIRE(queue.driver.unreserve(queue.pages, 2 * queue.jobs.size() * kPage).ok());
+}
+
+// The memory of many small tensors is on its way when a large one comes back.
+TEST_CASE("a handle on its way is found among many others") {
+    constexpr Bytes kLarge = 64 * kPage;
+    Moving world("isolation:tensor,limit_mb:" + std::to_string((kLarge + 40 * kPage) / 1_MiB));
+    const Stream stream = stream_at(1);
+    std::vector<Address> small;
+    for (int i = 0; i < 30; ++i) { small.push_back(world.allocate(kPage, stream)); }
+    const Address large = world.allocate(kLarge, stream);
+    REQUIRE(large != 0);
+    for (const Address address : small) { REQUIRE(world.free(address).ok()); }
+    REQUIRE(world.free(large).ok());
+    world.driver.drain_all();
+    const std::uint64_t created = world.count(Call::Create);
+    CHECK(world.allocate(kLarge, stream) != 0);
+    CHECK(world.count(Call::Create) == created);
+    world.check_audit();
+    world.settle_thread();
+    check_no_alarm(world);
     world.check_nothing_left();
 }
 
