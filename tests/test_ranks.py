@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -308,6 +310,29 @@ def test_collectives_of_two_ranks(checked: Any, allocator: str, check: str) -> N
     rows = checked[allocator, check]
     print([{key: value for key, value in row.items() if key != "card"} for row in rows])
     assert [row.get("error") for row in rows] == [None, None]
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.torch
+@pytest.mark.usefixtures("bridge")
+def test_torchrun_needs_one_line(root: Path) -> None:
+    """DDP under torchrun has the same losses with ours as without, to the last bit."""
+    printed = []
+    for allocator in ("native", "ours"):
+        command = [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+            str(root / "tests" / "ranks" / "under_torchrun.py"), allocator,
+        ]  # fmt: skip
+        environment = os.environ | {"NCCL_NVLS_ENABLE": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+        run = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=90, check=False
+        )
+        assert run.returncode == 0, run.stderr
+        printed.append(run.stdout.split())
+    native, ours = printed
+    assert native[1:] == ours[1:]
+    assert len(ours) == 7
+    assert native[0] != ours[0]
 
 
 @pytest.mark.torch
