@@ -35,7 +35,8 @@ def enable(*, door: str | None = None, **options: object) -> str:
     program; where a device cannot map memory, its first use fails. A second call with the same
     options does nothing. Raises OptionError for a bad option, TooLateError when PyTorch's own
     allocator has served memory and cannot be replaced, AllocatorError when the bridge is asked for
-    and cannot be had, in a forked child, without torch, or with a torch that has no CUDA.
+    and cannot be had, where another library's allocator is in place, in a forked child, without
+    torch, or with a torch that has no CUDA.
     """
     torch = _torch_with_cuda()
     ours = allocator(door=door, **options)

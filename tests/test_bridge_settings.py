@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.rig.machine import Machine
@@ -85,4 +87,41 @@ def test_settings_at_run_time_are_parsed_and_what_changes_nothing_is_named(
             assert "no_such_key" in str(error)
         else:
             raise AssertionError("an unknown key passed")
+    """)
+
+
+def test_snapshots_need_nothing_of_the_backend_that_was_asked_for(bridged: Machine) -> None:
+    bridged.run_fresh(
+        """
+        import warnings, torch, gpumem_alloc
+        warnings.filterwarnings("ignore", ".*backend changes nothing")
+        gpumem_alloc.enable()
+        torch.cuda.memory._record_memory_history(stacks="python")
+        x = torch.empty(1 << 20, device="cuda")
+        [segment] = torch.cuda.memory_snapshot()
+        assert segment["allocated_size"] == 4 << 20
+        [trace, *_] = torch.cuda.memory._snapshot()["device_traces"]
+        assert ("alloc", 4 << 20) in [(entry["action"], entry["size"]) for entry in trace]
+        """,
+        env={"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
+    )
+
+
+def test_the_fraction_is_told_of_the_limit_in_force(pair: Machine, bridge: Path) -> None:
+    assert bridge.is_file()
+    pair.run("""
+        import torch, gpumem_alloc
+        gpumem_alloc.enable(limit_mb=4096)
+        read, write = (torch.cuda.get_per_process_memory_fraction,
+                       torch.cuda.set_per_process_memory_fraction)
+        expected = (4 << 30) / torch.cuda.mem_get_info(0)[1]
+        assert abs(read(0) - expected) < 0.001
+        write(0.3, 1)
+        assert abs(read(0) - expected) < 0.001 and read(1) == 0.3
+        write(0.1, 0)
+        assert read(0) == 0.1
+        gpumem_alloc.set_limit(0.5, 0)
+        assert abs(read(0) - 0.5) < 0.001
+        gpumem_alloc.set_limit(None, 0)
+        assert read(0) == 1.0 and read(1) == 0.3
     """)

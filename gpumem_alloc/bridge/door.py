@@ -10,6 +10,7 @@ from typing import Any
 from gpumem_alloc import _C, nccl, sharing, watch
 from gpumem_alloc.bridge import facts, load, obtain
 from gpumem_alloc.bridge.errors import BridgeError
+from gpumem_alloc.errors import AllocatorError
 
 
 class BridgeDoor:
@@ -71,13 +72,36 @@ class BridgeDoor:
             if allocator is not ours:
                 change(allocator)
             elif not self.is_current():
+                self._refuse_foreign()
                 try:
                     self.is_late = self._module.install() == "late"
                 except RuntimeError as error:
                     why = str(error).splitlines()[0].removeprefix("gpumem_alloc: ")
                     raise watch.too_late(f"{why}. {watch.who_started_cuda()}") from None
+                if self.is_late:
+                    self._warn_of_lost_history()
 
         return call
+
+    def _refuse_foreign(self) -> None:
+        name = self._module.foreign_name()
+        if name:
+            raise AllocatorError(
+                f"another library's CUDA allocator is in PyTorch's place: {name}.\n"
+                "What it has served only it can free, so ours cannot take over from it.\n"
+                "Leave out torch.cuda.memory.change_current_allocator() with the other one, or "
+                "gpumem_alloc.enable()."
+            )
+
+    def _warn_of_lost_history(self) -> None:
+        """PyTorch's allocator cannot be asked how it records: ours is not told to."""
+        if self._torch._C._cuda_isHistoryEnabled():
+            warnings.warn_explicit(
+                "gpumem_alloc: memory history goes on for what PyTorch's allocator has served, and "
+                "for nothing new: call torch.cuda.memory._record_memory_history() again.",
+                RuntimeWarning,
+                *watch.user_place(),
+            )
 
     def _telling(self, set_settings: Callable[[str], None]) -> Callable[[str], None]:
         """PyTorch's settings at run time: PyTorch parses them, and what changes nothing is said."""

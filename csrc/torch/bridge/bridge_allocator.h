@@ -2,8 +2,9 @@
 // c10::cuda::CUDACachingAllocator::CUDAAllocator, for torch 2.11 to 2.15.
 //
 // One object, made once and never destroyed: tensors are freed while the process ends. `previous_`
-// is the allocator that was there before. Installed late, it goes on to own what it has handed out:
-// pointers, pools and graphs that the core does not know are passed on to it.
+// is the allocator that was there before, one of PyTorch's own two where we are installed.
+// Installed late, it goes on to own what it has handed out: pointers, pools and graphs that the
+// core does not know are passed on to it.
 //
 //   memory.cpp      allocate, free, record_stream    snapshot.cpp    segments and traces
 //   statistics.cpp  counters                         history.cpp     recording, observers
@@ -16,6 +17,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,7 +39,7 @@ using c10::CachingDeviceAllocator::TraceEntry;
 
 class BridgeAllocator final : public cca::CUDAAllocator {
 public:
-    BridgeAllocator(CoreAccess access, cca::CUDAAllocator* previous);
+    BridgeAllocator(CoreAccess access, std::shared_ptr<cca::CUDAAllocator> previous);
 
     // Memory.
     c10::DataPtr allocate(std::size_t bytes) override;
@@ -72,7 +74,7 @@ public:
 
     // Snapshots and history.
     cca::SnapshotInfo snapshot(MempoolId_t pool, bool include_traces) override;
-    bool isHistoryEnabled() override { return history_.recording(); }
+    bool isHistoryEnabled() override { return history_.recording() || previous_records(); }
     void recordHistory(bool enabled, cca::CreateContextFn gather, std::size_t max_entries,
                        RecordContext when, bool clear,
                        const std::vector<std::string>& skip_actions) override;
@@ -124,6 +126,8 @@ public:
 
     // Installed after `previous_` was used: what it holds stays with it.
     void set_late() { late_ = true; }
+    // Once installed late: what was asked of `previous_`, and can be read, holds for us.
+    void take_over();
     // torch registers an allocator only while the current one has not been started.
     void set_being_registered(bool value) { being_registered_ = value; }
     // Whether the no-sharing mode keeps the memory at `pointer` to its device and this process.
@@ -179,11 +183,13 @@ private:
     void add_route(Route route);
     void remove_route(DeviceIndex device, MempoolId_t pool);
     void note_routes_locked();
+    bool previous_records();
     static Address address_of(const void* pointer) { return reinterpret_cast<Address>(pointer); }
     static PoolId pool_of(const MempoolId_t& pool) { return {pool.first, pool.second}; }
 
     const CoreAccess access_;
-    cca::CUDAAllocator* const previous_;
+    const std::shared_ptr<cca::CUDAAllocator> previous_;
+    const bool previous_is_native_;  // it has snapshots and history
     std::atomic<Core*> core_{nullptr};
     std::atomic<bool> enabled_{true};
     // Enabled and not forbidden by the environment, or isolated: cudaMalloc would go around that.
@@ -199,7 +205,12 @@ private:
     std::atomic<bool> has_pools_{false};  // a private pool was ever begun
     std::vector<void*> put_off_;          // frees of trackers, while the core was locked
     std::atomic<bool> has_put_off_{false};
-    std::vector<double> fractions_;  // as set, by device
+    // As set, by device, and the limit that came of it: a later limit is another fraction.
+    struct Fraction {
+        double fraction;
+        Bytes limit;
+    };
+    std::vector<std::optional<Fraction>> fractions_;
     std::vector<cca::OutOfMemoryObserver> out_of_memory_observers_;
 #if GMA_TORCH_AT_LEAST(12)
     std::vector<cca::OomRejectionObserver> rejection_observers_;

@@ -73,14 +73,15 @@ void BridgeAllocator::emptyCache(MempoolId_t pool) {
 }
 
 double BridgeAllocator::getMemoryFraction(DeviceIndex device) {
-    Core& core = this->core();  // before the lock, which its start takes
+    const Bytes limit = core().limit(device);  // before the lock, which the core's start takes
     {
         const std::lock_guard guard(lock_);
         const auto index = static_cast<std::size_t>(device);
-        if (index < fractions_.size()) { return fractions_[index]; }
+        if (index < fractions_.size() && fractions_[index] && fractions_[index]->limit == limit) {
+            return fractions_[index]->fraction;
+        }
     }
-    const double total = static_cast<double>(card_bytes(device));
-    return std::min(1.0, static_cast<double>(core.limit(device)) / total);
+    return std::min(1.0, static_cast<double>(limit) / static_cast<double>(card_bytes(device)));
 }
 
 void BridgeAllocator::setMemoryFraction(double fraction, DeviceIndex device) {
@@ -88,10 +89,11 @@ void BridgeAllocator::setMemoryFraction(double fraction, DeviceIndex device) {
                 ". Please set within [0, 1].");
     const auto limit = static_cast<Bytes>(fraction * static_cast<double>(card_bytes(device)));
     check(core().set_limit(device, limit));
+    const Bytes in_force = core().limit(device);
     const std::lock_guard guard(lock_);
     const auto index = static_cast<std::size_t>(device);
-    if (index >= fractions_.size()) { fractions_.resize(index + 1, 1.0); }
-    fractions_[index] = fraction;
+    if (index >= fractions_.size()) { fractions_.resize(index + 1); }
+    fractions_[index] = Fraction{fraction, in_force};
 }
 
 // cuDNN asks before it tries algorithms. A larger value is left: it is another device's.

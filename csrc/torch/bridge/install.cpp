@@ -21,6 +21,15 @@ std::shared_ptr<BridgeAllocator>& owner() {
 
 std::atomic<BridgeAllocator*> the_object{nullptr};
 
+// With what keeps it alive: torch lets go of it when the next one is put in its place. PyTorch's
+// own live as long as the process.
+std::shared_ptr<cca::CUDAAllocator> current() {
+    cca::CUDAAllocator* const now = cca::allocator.load();
+    std::shared_ptr<cca::CUDAAllocator> owned = pluggable::getCurrentAllocator();
+    if (owned.get() == now) { return owned; }
+    return {now, [](cca::CUDAAllocator*) {}};
+}
+
 }  // namespace
 
 BridgeAllocator* the_bridge() noexcept { return the_object.load(std::memory_order_relaxed); }
@@ -30,7 +39,7 @@ void attach(const CoreAccess& access) {
                 "gpumem_alloc: this bridge was built for another version of gpumem_alloc; run "
                 "`python -m gpumem_alloc bridge build`");
     if (owner() != nullptr) { return; }
-    owner() = std::make_shared<BridgeAllocator>(access, cca::allocator.load());
+    owner() = std::make_shared<BridgeAllocator>(access, current());
     the_object = owner().get();
 }
 
@@ -40,9 +49,17 @@ bool is_installed() noexcept {
     return the_bridge() != nullptr && cca::allocator.load() == the_bridge();
 }
 
+std::string foreign_name() {
+    if (is_installed()) { return ""; }
+    const std::string name = cca::allocator.load()->name();
+    return name == "native" || name == "cudaMallocAsync" ? "" : name;
+}
+
 Moment install() {
     TORCH_CHECK(owner() != nullptr, "gpumem_alloc: the bridge is not attached");
     if (is_installed()) { return Moment::Early; }
+    const std::string foreign = foreign_name();
+    TORCH_CHECK(foreign.empty(), "gpumem_alloc: another CUDA allocator is in place: ", foreign);
     cca::CUDAAllocator* const previous = cca::allocator.load();
     const bool late = previous->initialized();
     if (late) {
@@ -59,7 +76,10 @@ Moment install() {
     pluggable::changeCurrentAllocator(owner());
     owner()->set_being_registered(false);
     c10::SetAllocator(c10::kCUDA, owner().get(), kPriority);
-    if (late) { owner()->init(c10::cuda::device_count()); }
+    if (late) {
+        owner()->init(c10::cuda::device_count());
+        owner()->take_over();
+    }
     return late ? Moment::Late : Moment::Early;
 }
 

@@ -72,8 +72,11 @@ void* obtain_uncached(std::size_t bytes) {
 
 }  // namespace
 
-BridgeAllocator::BridgeAllocator(CoreAccess access, cca::CUDAAllocator* previous)
-    : access_(access), previous_(previous), caching_(caching_is_allowed()) {}
+BridgeAllocator::BridgeAllocator(CoreAccess access, std::shared_ptr<cca::CUDAAllocator> previous)
+    : access_(access),
+      previous_(std::move(previous)),
+      previous_is_native_(previous_->name() == "native"),
+      caching_(caching_is_allowed()) {}
 
 void BridgeAllocator::enable(bool value) {
     enabled_ = value;

@@ -22,6 +22,7 @@ PYBIND11_MODULE(_bridge, module) {
     module.def("allocator", &allocator);
     module.def("install", [] { return install() == Moment::Late ? "late" : "early"; });
     module.def("is_installed", &is_installed);
+    module.def("foreign_name", &foreign_name);
     module.def("idle_settings", [](const std::string& text, const std::string& strategy) {
         return idle_settings(text, strategy);
     });

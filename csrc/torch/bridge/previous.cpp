@@ -1,9 +1,35 @@
 // What goes to the allocator that was there before us, where we were installed late.
+#include <c10/cuda/CUDAFunctions.h>
+
 #include <algorithm>
 
 #include "torch/bridge/bridge_allocator.h"
 
 namespace gma::bridge {
+
+// Of two limits the smaller one holds. Whether history goes on is told by previous_records(); its
+// observers and trackers cannot be read.
+void BridgeAllocator::take_over() {
+    if (!previous_->isEnabled()) {
+        enable(false);
+        previous_->enable(true);  // turned off, it would give its own blocks to cudaFree
+    }
+    if (previous_is_native_) { History::set_metadata(previous_->getUserMetadata()); }
+    for (int device = 0; device < core().device_count(); ++device) {
+        const auto index = static_cast<DeviceIndex>(device);
+        // PyTorch's other one makes a context to answer.
+        if (!previous_is_native_ && !c10::cuda::hasPrimaryContext(index)) { continue; }
+        const double fraction = previous_->getMemoryFraction(index);
+        if (fraction < 1.0 && fraction < getMemoryFraction(index)) {
+            setMemoryFraction(fraction, index);
+        }
+    }
+}
+
+// Its history goes on for what it has served until ours is turned on or off.
+bool BridgeAllocator::previous_records() {
+    return late_ && previous_is_native_ && previous_->isHistoryEnabled();
+}
 
 // It throws where it does not know the pool, and where it has no pools.
 bool BridgeAllocator::is_previous_pool(DeviceIndex device, MempoolId_t pool) {

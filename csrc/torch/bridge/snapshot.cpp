@@ -1,7 +1,9 @@
 // Snapshots and history in torch's structs.
 #include <c10/cuda/CUDAFunctions.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 
 #include "torch/bridge/bridge_allocator.h"
@@ -44,6 +46,15 @@ c10::CachingDeviceAllocator::SegmentInfo segment_of(const SegmentInfo& ours,
     return segment;
 }
 
+void add_in_order(std::vector<TraceEntry>& entries, std::vector<TraceEntry>&& ours) {
+    const auto earlier = [](const TraceEntry& left, const TraceEntry& right) {
+        return left.time_.t_ < right.time_.t_;
+    };
+    const auto theirs = static_cast<std::ptrdiff_t>(entries.size());
+    std::move(ours.begin(), ours.end(), std::back_inserter(entries));
+    std::inplace_merge(entries.begin(), entries.begin() + theirs, entries.end(), earlier);
+}
+
 }  // namespace
 
 // PyTorch's own snapshot gives the settings, the pinned memory of later versions, and what the
@@ -51,7 +62,8 @@ c10::CachingDeviceAllocator::SegmentInfo segment_of(const SegmentInfo& ours,
 cca::SnapshotInfo BridgeAllocator::snapshot(MempoolId_t pool, bool include_traces) {
     Core& core = this->core();
     check(core.check_process());  // a forked child has our locks as they were: perhaps held
-    cca::SnapshotInfo info = previous_->snapshot(pool, include_traces && late_);
+    cca::SnapshotInfo info;
+    if (previous_is_native_) { info = previous_->snapshot(pool, include_traces && late_); }
     const auto devices = static_cast<std::size_t>(core.device_count());
     if (info.device_traces.size() < devices) { info.device_traces.resize(devices); }
     for (std::size_t device = 0; device < devices; ++device) {
@@ -61,11 +73,7 @@ cca::SnapshotInfo BridgeAllocator::snapshot(MempoolId_t pool, bool include_trace
             info.segments.push_back(segment_of(ours, history_));
         }
         const auto index = static_cast<DeviceIndex>(device);
-        if (include_traces) {
-            for (TraceEntry& entry : history_.entries(index)) {
-                info.device_traces[device].push_back(std::move(entry));
-            }
-        }
+        if (include_traces) { add_in_order(info.device_traces[device], history_.entries(index)); }
         // Comes after what was copied, as in PyTorch: it ties later events to this snapshot.
         history_.note({TraceEntry::SNAPSHOT,
                        index,
@@ -90,6 +98,9 @@ void BridgeAllocator::recordHistory(bool enabled, cca::CreateContextFn gather,
     check(core().check_process());
     history_.set({enabled, gather, max_entries, when, clear, skip_actions});
     follow_history();
+    if (previous_records()) {  // it was asked to before us, and ends with ours
+        previous_->recordHistory(enabled, gather, max_entries, when, clear, skip_actions);
+    }
 }
 
 // Of threads that change what is listened to, the last one here has seen all that was changed.
@@ -128,6 +139,7 @@ void BridgeAllocator::attachAllocatorTraceTracker(cca::AllocatorTraceTracker tra
 
 #if GMA_TORCH_AT_LEAST(12)
 std::shared_ptr<c10::GatheredContext> BridgeAllocator::getContextForPointer(const void* pointer) {
+    if (late_ && !is_ours(pointer)) { return previous_->getContextForPointer(pointer); }
     return history_.context_of(address_of(pointer));
 }
 
@@ -141,6 +153,7 @@ void BridgeAllocator::attachOomRejectionObserver(cca::OomRejectionObserver obser
 #if GMA_TORCH_AT_LEAST(14)
 void BridgeAllocator::annotateMemory(const void* pointer, const std::string& metadata) {
     const auto block = core().describe(address_of(pointer));
+    if (late_ && !block) { return previous_->annotateMemory(pointer, metadata); }
     TORCH_CHECK(block.has_value(), "no allocation of gpumem_alloc starts at ", pointer);
     history_.note_annotation({TraceEntry::ANNOTATE,
                               static_cast<DeviceIndex>(block->device),
