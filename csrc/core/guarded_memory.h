@@ -103,7 +103,7 @@ private:
     // card, so that the thread has windows ready for a burst of requests.
     static constexpr Bytes kKeptBytes = 128_MiB;
     static constexpr Bytes kKeptShare = 64;
-    static constexpr Bytes kKeptShareOfCard = 256;
+    static constexpr Bytes kKeptShareOfCard = 128;
 
     using MoveKey = std::pair<std::uint64_t, Bytes>;  // the stream's id, the first handle's bytes
 

@@ -68,7 +68,7 @@ void look(int device, const gma::LookArguments& arguments) {
     gma::PatternFinding* finding = arguments.findings;
     for (unsigned i = 0; i < arguments.range_count; ++i) {
         const auto [begin, end] = arguments.ranges[i];
-        if (!may_touch_card(device, begin, end - begin)) { return; }
+        if (begin < end && !may_touch_card(device, begin, end - begin)) { return; }
         if (!look_at({begin, end, end}, arguments.pattern, *finding)) { *arguments.is_any_bad = 1; }
         finding += arguments.piece_counts[i];
     }
