@@ -62,6 +62,8 @@ Moment install() {
     TORCH_CHECK(foreign.empty(), "gpumem_alloc: another CUDA allocator is in place: ", foreign);
     cca::CUDAAllocator* const previous = cca::allocator.load();
     const bool late = previous->initialized();
+    // While the allocator that they name is in place: PyTorch compares both.
+    read_settings_first();
     if (late) {
         TORCH_CHECK(
             c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None,
@@ -70,8 +72,6 @@ Moment install() {
         owner()->set_late();
         owner()->set_being_registered(true);  // a pool or another thread may have started it
         cca::allocator.store(owner().get());
-    } else {
-        read_settings_early();
     }
     pluggable::changeCurrentAllocator(owner());
     owner()->set_being_registered(false);

@@ -67,7 +67,7 @@ std::vector<std::string> idle_settings(std::string_view text, std::string_view s
     return idle;
 }
 
-void read_settings_early() noexcept {
+void read_settings_first() noexcept {
     try {
         static_cast<void>(memory_fraction_setting());
     } catch (...) {  // parsed again, and thrown, when the card is first used, as PyTorch does

@@ -9,7 +9,7 @@ namespace gma::bridge {
 
 // Lets PyTorch parse them while its own allocator is in place: it refuses to see `backend:native`
 // once ours is. What it refuses otherwise is for memory_fraction_setting() to say.
-void read_settings_early() noexcept;
+void read_settings_first() noexcept;
 
 // Parses them as PyTorch does, so that what it refuses is refused here too (a ValueError), and
 // returns the share of each card that this process may hold.
