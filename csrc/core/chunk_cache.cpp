@@ -36,6 +36,22 @@ std::vector<GuardedChunk*> ChunkCache::unseen(std::uint64_t stream_id, Bytes byt
     return found;
 }
 
+std::vector<GuardedChunk> ChunkCache::take_if(
+    const std::function<bool(const GuardedChunk&)>& picks) {
+    std::vector<GuardedChunk> picked;
+    for (auto at = chunks_.begin(); at != chunks_.end();) {
+        std::erase_if(at->second, [&](const Entry& entry) {
+            if (!picks(entry.chunk)) { return false; }
+            picked.push_back(entry.chunk);
+            by_order_.erase(entry.order);
+            bytes_ -= entry.chunk.bytes;
+            return true;
+        });
+        at = at->second.empty() ? chunks_.erase(at) : std::next(at);
+    }
+    return picked;
+}
+
 GuardedChunk ChunkCache::take_oldest() {
     if (by_order_.empty()) { return {}; }
     const auto found = chunks_.find(by_order_.begin()->second);

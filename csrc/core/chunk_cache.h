@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <utility>
 #include <vector>
@@ -25,6 +26,8 @@ public:
     std::vector<GuardedChunk*> unseen(std::uint64_t stream_id, Bytes bytes, std::size_t most);
     // The one that has been here longest.
     GuardedChunk take_oldest();
+    // Those that it picks, the oldest of a size first.
+    std::vector<GuardedChunk> take_if(const std::function<bool(const GuardedChunk&)>& picks);
     Bytes bytes() const { return bytes_; }
     Bytes recounted_bytes() const;
     // The fresh windows that handles are mapped into.

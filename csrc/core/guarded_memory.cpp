@@ -41,14 +41,15 @@ Result<Address> GuardedMemory::obtain(Bytes block_bytes, const Request& request)
     window.requested_bytes = request.requested_bytes;
     window.stream = request.stream;
     window.stream_id = request.stream_id;
-    Status status = open(window, block_bytes);
     // Not while a graph is captured: a fill would become a part of it, or break it.
     const bool may_fill = !request.for_graph && !request.capturing;
+    const std::vector<GuardedChunk> aside =
+        may_fill ? std::vector<GuardedChunk>{} : put_looked_at_aside();
+    Status status = open(window, block_bytes);
     if (status.ok() && may_fill) { status = fill_fresh(window); }
-    if (!status.ok()) {
-        static_cast<void>(close(window, Addresses::Unused));
-        return status;
-    }
+    if (!status.ok()) { static_cast<void>(close(window, Addresses::Unused)); }
+    bring_back(aside);
+    if (!status.ok()) { return status; }
     if (may_fill) { look_at_reused(window); }
     in_use_bytes_ += window.pages_bytes;
     in_use_peak_bytes_ = std::max(in_use_peak_bytes_, in_use_bytes_);

@@ -149,6 +149,8 @@ private:
     // False: it has not, and nobody waited.
     bool collect_look(std::uint64_t number, Passage passage);
     void end_look(GuardedChunk& chunk, Passage passage);
+    std::vector<GuardedChunk> put_looked_at_aside();
+    void bring_back(const std::vector<GuardedChunk>& aside);
     void tell(const Look& look, const std::vector<Finding>& findings);
     // What its handles held when the tensor came was not the pattern: not its fault.
     bool is_spoiled(const Window& window) const;

@@ -34,6 +34,8 @@ void GuardedMemory::look_at_reused(Window& window) {
     Result<Check> check = driver_.check(device_, window.stream, ranges, kPattern);
     if (!check) {
         ++unchecked_count_;
+        // It may be on its way, to windows that the cache gives back at any time.
+        static_cast<void>(driver_.synchronize_device(device_));
         return;
     }
     look.check = *check;
@@ -64,6 +66,23 @@ bool GuardedMemory::collect_look(std::uint64_t number, Passage passage) {
 // Before it is unmapped: not under what the card is about to read.
 void GuardedMemory::end_look(GuardedChunk& chunk, Passage passage) {
     if (chunk.look != 0) { collect_look(std::exchange(chunk.look, 0), passage); }
+}
+
+// While a graph is captured no look is waited for, nor may one be queued for what the graph writes:
+// what is looked at is out of reach then, as if it were stuck.
+std::vector<GuardedChunk> GuardedMemory::put_looked_at_aside() {
+    if (looks_.empty()) { return {}; }
+    std::vector<GuardedChunk> aside =
+        cache_.take_if([this](const GuardedChunk& chunk) { return looks_.contains(chunk.look); });
+    for (const GuardedChunk& chunk : aside) { stuck_bytes_ += chunk.bytes; }
+    return aside;
+}
+
+void GuardedMemory::bring_back(const std::vector<GuardedChunk>& aside) {
+    for (const GuardedChunk& chunk : aside) {
+        stuck_bytes_ -= chunk.bytes;
+        cache_.put(chunk.stream_id, chunk);
+    }
 }
 
 // The last tensor's addresses are told, not the next one's.

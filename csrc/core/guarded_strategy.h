@@ -26,6 +26,11 @@ class GuardedStrategy final : public HeapStrategy {
 public:
     GuardedStrategy(Driver& driver, int device, DeviceProperties properties, const Options& options,
                     Isolation level, const Listeners& listeners, Ledger& ledger);
+    // What was queued for its memory is done before that is unmapped.
+    ~GuardedStrategy() override {
+        static_cast<void>(finish_waiting(kMaxRequestBytes));
+        memory_.collect_looks(true);
+    }
 
     Block* take_cached(const Request& request) override;
     Result<Block*> obtain(const Request& request, Effort effort) override;

@@ -51,21 +51,31 @@ Result<Check> HostContents::check(int device, Stream stream, const std::vector<B
 
 Result<bool> HostContents::checked(Check check, bool wait, std::vector<Finding>& findings) {
     const Pending* pending = pending_.find(static_cast<std::uint64_t>(check));
-    if (pending == nullptr) {
-        return Status(Code::DriverFailed, "checked failed: no such check", kCudaInvalidHandle);
-    }
+    if (pending == nullptr) { return passed_check(check, findings); }
     const Status waited = wait ? streams_.synchronize(pending->event) : Status();
     Result<bool> passed = waited.ok() ? streams_.passed(pending->event) : Result<bool>(waited);
     if (passed && !*passed) { return false; }
+    if (!passed) {
+        forget(check);
+        return passed;
+    }
+    if (Status status = passed_check(check, findings); !status.ok()) { return status; }
+    return true;
+}
+
+Status HostContents::passed_check(Check check, std::vector<Finding>& findings) {
+    const Pending* pending = pending_.find(static_cast<std::uint64_t>(check));
+    if (pending == nullptr) {
+        return Status(Code::DriverFailed, "checked failed: no such check", kCudaInvalidHandle);
+    }
     const std::shared_ptr<Outcome> outcome = pending->outcome;
     forget(check);
-    if (!passed) { return passed; }
     if (outcome->is_illegal) {
         return Status(Code::DriverFailed, "checked failed: the check met an illegal address",
                       kCudaIllegalAddress);
     }
     findings.insert(findings.end(), outcome->findings.begin(), outcome->findings.end());
-    return true;
+    return {};
 }
 
 void HostContents::forget(Check check) {

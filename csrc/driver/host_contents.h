@@ -39,6 +39,7 @@ public:
     Result<Check> check(int device, Stream stream, const std::vector<ByteRange>& ranges,
                         std::uint32_t pattern);
     Result<bool> checked(Check check, bool wait, std::vector<Finding>& findings);
+    Status passed_check(Check check, std::vector<Finding>& findings);
     void forget(Check check);
     // bytes: what to write; empty to read the range.
     std::shared_ptr<const HostAccess> access(int device, Stream stream, const ByteRange& range,

@@ -174,6 +174,11 @@ Result<bool> HostDriver::checked(Check check, bool wait, std::vector<Finding>& f
     return contents_.checked(check, wait, findings);
 }
 
+Status HostDriver::passed_check(Check check, std::vector<Finding>& findings) {
+    const Guard guard(mutex_);
+    return contents_.passed_check(check, findings);
+}
+
 Result<std::uint64_t> HostDriver::stream_id(int device, Stream stream) {
     const Guard guard(mutex_);
     if (Status status = begin({}, "stream_id", device); !status.ok()) { return status; }

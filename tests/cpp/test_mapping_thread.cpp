@@ -306,6 +306,60 @@ TEST_CASE("a window that a look is queued for is not taken apart before") {
     world.check_nothing_left();
 }
 
+TEST_CASE("what is looked at is out of reach while a graph is captured") {
+    TwoReady world;
+    world.free_both(0);
+    const Address one = world.allocate(3 * kPage, world.stream);  // queues a look at both
+    const Stream graph = stream_at(5);
+    world.driver.set_capturing(graph, true);
+    world.allocator->begin_capture(0);
+    const std::uint64_t created = world.count(Call::Create);
+    SUBCASE("for its stream") { CHECK(world.allocate(3 * kPage, world.stream) != 0); }
+    SUBCASE("for memory") {
+        REQUIRE(world.allocator->set_limit(0, world.reserved_bytes()).ok());
+        CHECK(world.allocate(kPage, graph) == 0);
+        CHECK(world.last.code() == Code::OutOfMemory);
+    }
+    CHECK(world.count(Call::Create) == created + (world.last.ok() ? 1 : 0));
+    world.check_audit();
+    world.driver.set_capturing(graph, false);
+    world.allocator->end_capture(0);
+    CHECK(world.driver.capture_violations() == 0);
+    CHECK(world.allocate(kPage, graph) != 0);
+    world.free_settled(one);
+    check_no_alarm(world);
+    CHECK(world.allocator->isolation_report(0).unchecked_count == 0);
+    world.check_nothing_left();
+}
+
+TEST_CASE("a look that fails may have been queued: it is waited for") {
+    TwoReady world;
+    world.free_both(0);
+    world.driver.fail_kind(Call::Check, 1);
+    const std::uint64_t waits = world.count(Call::Synchronize);
+    CHECK(world.allocate(3 * kPage, world.stream) != 0);
+    CHECK(world.count(Call::Synchronize) == waits + 1);
+    CHECK(world.allocator->isolation_report(0).unchecked_count == 1);
+    world.check_nothing_left();
+}
+
+TEST_CASE("what an allocator queued is done before its memory goes") {
+    TwoReady world;
+    SUBCASE("a look") {
+        world.free_both(0);
+        world.driver.drain_all();
+        REQUIRE(world.allocator->allocate(0, 3 * kPage, world.stream));
+    }
+    SUBCASE("the check and the fill of a free") {
+        world.driver.drain_all();
+        REQUIRE(world.allocator->free(world.first).ok());
+    }
+    world.blocks.clear();
+    world.allocator.reset();
+    world.driver.drain_all();
+    CHECK(world.driver.illegal_accesses().empty());
+}
+
 TEST_CASE("what is needed now is taken back, unless it is done in a moment") {
     FullQueue queue(8);
     for (std::size_t i = 0; i < queue.jobs.size(); ++i) {
