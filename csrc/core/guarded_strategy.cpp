@@ -63,7 +63,6 @@ Block* GuardedStrategy::take_cached(const Request& request) {
 Result<Block*> GuardedStrategy::obtain(const Request& request, Effort effort) {
     if (request.at != 0) { return nullptr; }
     if (effort != Effort::Budget && effort < Effort::Limit) { return nullptr; }
-    if (!request.capturing) { poll(); }
     Result<Block*> block = open(request);
     while (block && *block == nullptr && effort == Effort::HostWait && !request.capturing) {
         Segment* segment = oldest();

@@ -92,6 +92,10 @@ Result<Check> CudaContents::pend(const Place& place, Pending pending) {
     Result<CudaEvents::Entry*> entry = record(place);
     if (!entry) { return entry.status(); }  // the staging memory is lost: nobody tells its end
     pending.entry = *entry;
+    return keep(std::move(pending));
+}
+
+Check CudaContents::keep(Pending pending) {
     const std::lock_guard<std::mutex> guard(mutex_);
     const std::uintptr_t number = next_check_++;
     pending_.emplace(number, std::move(pending));
@@ -100,7 +104,7 @@ Result<Check> CudaContents::pend(const Place& place, Pending pending) {
 
 Result<bool> CudaContents::checked(Check check, bool wait, std::vector<Finding>& findings) {
     auto node = extract(check);
-    if (node.empty()) { return no_such_check(); }
+    if (node.empty() || node.mapped().entry == nullptr) { return no_such_check(); }
     Result<bool> passed = has_passed(*node.mapped().entry, wait);
     if (passed && !*passed) {
         const std::lock_guard<std::mutex> guard(mutex_);
@@ -115,7 +119,7 @@ Result<bool> CudaContents::checked(Check check, bool wait, std::vector<Finding>&
 Status CudaContents::passed_check(Check check, std::vector<Finding>& findings) {
     const auto node = extract(check);
     if (node.empty()) { return no_such_check(); }
-    events_.give_back(node.mapped().entry);
+    if (node.mapped().entry != nullptr) { events_.give_back(node.mapped().entry); }
     tell(node.mapped(), findings);
     return {};
 }

@@ -72,7 +72,7 @@ private:
     };
     // From the call of check() until checked() has told what was found.
     struct Pending {
-        CudaEvents::Entry* entry = nullptr;  // passes when `staging` is written
+        CudaEvents::Entry* entry = nullptr;  // passes when `staging` is written; a sweep has none
         CudaStaging::Block staging;
         std::uint32_t pattern = 0;
         std::vector<ByteRange> ranges;
@@ -115,6 +115,7 @@ private:
     void tell(const Pending& pending, std::vector<Finding>& findings);
     static void gather_whole(const Whole& whole, std::vector<Finding>& findings);
     Result<Check> pend(const Place& place, Pending pending);
+    Check keep(Pending pending);
     Status failure(CUresult result, const char* name, Bytes bytes, const Place& place);
     Status fill_by_kernel(const Place& place, CUfunction kernel,
                           const std::vector<ByteRange>& ranges, std::uint32_t pattern);

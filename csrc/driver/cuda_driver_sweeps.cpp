@@ -90,6 +90,7 @@ Result<Check> CudaContents::launch_whole(const Place& place, CUfunction kernel,
     Pending pending;
     pending.staging = staging;
     pending.whole = whole;
+    if (whole.is_sweep) { return keep(std::move(pending)); }
     return pend(place, std::move(pending));
 }
 

@@ -120,7 +120,8 @@ public:
     virtual Result<Check> check(int device, Stream stream, const std::vector<ByteRange>& ranges,
                                 std::uint32_t pattern) = 0;
     // A look at what lies in `range` before the block (range 0) and behind it (1), then a fill of
-    // all of it. Of what was found at the end of 8 KiB `found` may be cut short.
+    // all of it. Of what was found at the end of 8 KiB `found` may be cut short. Only for
+    // passed_check(): no event is recorded for it.
     virtual CheckAndFill check_and_fill(int device, Stream stream, const ByteRange& range,
                                         const ByteRange& block, std::uint32_t pattern);
     // True: done, and what was found is appended, in the order of the ranges. False: not yet, and

@@ -173,7 +173,10 @@ inline void ContentCheck::checks_around_a_block(Bytes pages) {
         CheckAndFill queued =
             driver_.check_and_fill(device_, access_.first_stream, all, block, kPattern);
         CHECK(queued.filled.ok());
-        return found(require_value(std::move(queued.check)));
+        run_first_stream();
+        std::vector<Finding> findings;
+        require_ok(driver_.passed_check(require_value(std::move(queued.check)), findings));
+        return findings;
     };
     const std::vector<Finding> findings = look();
     const bool sees_all = driver_.content_shortcoming(device_).empty();
