@@ -388,6 +388,36 @@ def test_an_interrupted_run_keeps_its_rows_and_goes_on(world: World) -> None:
     assert kinds == ["peaks"] * 2 + ["times"] * 2 + ["losses"] * 3 + ["times"] * 2
 
 
+def test_runs_in_turn_are_kept_one_by_one(world: World) -> None:
+    def interrupt(job: Job) -> None:
+        if len(world.jobs) == 1:
+            raise measure.Interrupted
+
+    world.before_start = interrupt
+    wanted = replace(SMALL, passes=("times",), rounds=1)
+    with pytest.raises(measure.Interrupted):
+        world.run(wanted)
+    assert [row["allocator"] for row in world.rows()] == ["native"]
+    world.before_start = lambda job: None
+    world.run(wanted)  # those that are compared are of one session
+    assert [row["allocator"] for row in world.rows()] == ["native", "native", "paged"]
+
+
+def test_runs_in_turn_end_with_the_budget(world: World) -> None:
+    def late(job: Job) -> None:
+        world.fail[job.allocator] = "no end after 20 s"
+        begun.begin -= 1000.0
+
+    begun = runner.Runner(
+        replace(SMALL, passes=("times",), budget_s=100.0, rounds=1),
+        Store(world.path, "c", dict(MACHINE)), lambda: room(80), Show(QUIET),
+    )  # fmt: skip
+    world.before_start = late
+    begun.run()
+    assert len(world.jobs) == 1
+    assert begun.store.mine() == []
+
+
 def test_a_failed_run_is_a_row_and_the_rest_goes_on(world: World) -> None:
     world.fail["paged"] = "exit code 1: boom"
     world.run(replace(SMALL, allocators=("native", "expandable", "paged")))
