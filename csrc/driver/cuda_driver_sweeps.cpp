@@ -17,7 +17,7 @@ CheckAndFill CudaContents::check_and_fill(int device, CUstream stream, const Byt
         if (const auto* kernels = kernels_.of(device)) {
             Result<Check> asked =
                 sweep({device, stream}, (*kernels)[kSweep], range, block, pattern);
-            Status filled = asked ? Status() : asked.status();
+            Status filled = asked ? Status() : fill(device, stream, {range}, pattern);
             return {std::move(asked), std::move(filled)};
         }
     }

@@ -185,6 +185,22 @@ TEST_CASE("cuda contents: stand-in: a driver that refuses is told and leaves thi
     CHECK(pages.found(require_value(pages.driver.check(0, nullptr, ranges, kPattern))).empty());
 }
 
+TEST_CASE("cuda contents: stand-in: what cannot be checked is filled all the same") {
+    if (was_run_on_stand_in()) { return; }
+    for (const char* refused : {"cuMemHostAlloc", "cuLaunchKernel"}) {
+        CAPTURE(refused);
+        Pages pages;
+        const ByteRange all{pages.base, pages.base + 2_MiB};
+        Card::fill(all.begin, 0x5a, 2_MiB);
+        pages.fail(refused, 2, 1);
+        const CheckAndFill queued =
+            pages.driver.check_and_fill(0, nullptr, all, {all.begin, all.end - 100}, kPattern);
+        CHECK(!queued.check);
+        CHECK(queued.filled.ok());
+        CHECK(pages.found(require_value(pages.driver.check(0, nullptr, {all}, kPattern))).empty());
+    }
+}
+
 TEST_CASE("cuda contents: stand-in: a capture elsewhere does not matter and one here is refused") {
     if (was_run_on_stand_in()) { return; }
     Pages pages;
