@@ -56,6 +56,8 @@ bool GuardedMemory::collect_look(std::uint64_t number, Passage passage) {
         if (done && !*done && passage == Passage::Ask) { return false; }
         if (done && !*done) { done = driver_.checked(at->second.check, true, findings); }
         status = done.status();
+        // What it reads may be unmapped next.
+        if (!status.ok()) { static_cast<void>(driver_.synchronize_device(device_)); }
     }
     unchecked_count_ += status.ok() ? 0 : 1;
     tell(at->second, findings);

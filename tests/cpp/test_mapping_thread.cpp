@@ -343,6 +343,18 @@ TEST_CASE("a look that fails may have been queued: it is waited for") {
     world.check_nothing_left();
 }
 
+TEST_CASE("a look that cannot be waited for is over before its windows go") {
+    TwoReady world;
+    world.free_both(0);
+    const Address one = world.allocate(3 * kPage, world.stream);
+    world.driver.fail_kind(Call::Synchronize, 1);
+    REQUIRE(world.allocator->trim(0));
+    CHECK(world.allocator->isolation_report(0).unchecked_count == 1);
+    world.free_settled(one);
+    check_no_alarm(world);
+    world.check_nothing_left();
+}
+
 TEST_CASE("what an allocator queued is done before its memory goes") {
     TwoReady world;
     SUBCASE("a look") {
