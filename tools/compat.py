@@ -47,14 +47,17 @@ class Row:
 
 
 def fetch(minor: str, wheels: Path) -> Path | str:
-    """Return the newest wheel of a minor version for this Python, or pip's reason."""
+    """Return the newest wheel of a minor version for this Python, or pip's reason.
+
+    One that was fetched before does where pip finds none.
+    """
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
     command += ["--quiet", "--disable-pip-version-check", "-d", str(wheels), f"torch=={minor}.*"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode != 0:
+    found = list(wheels.glob(f"torch-{minor}.*.whl"))
+    if done.returncode != 0 and not found:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]
         return (errors or ["ERROR: pip failed"])[-1].removeprefix("ERROR: ")
-    found = wheels.glob(f"torch-{minor}.*.whl")
     return max(found, key=lambda path: path.stat().st_mtime)
 
 
