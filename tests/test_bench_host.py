@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.host import compiled_loops, host_cost, host_process, scale
+from benchmarks.host import bursts, compiled_loops, host_cost, host_process, scale
 from benchmarks.host import scale_curves as curves
 from benchmarks.host.host_cost_worker import CONTEXTS, PERCENTILES, at_least, make_holes
 from tests.rig.machine import Machine
@@ -136,6 +136,35 @@ def test_the_limits_of_curves_reach_the_worker(no_processes: list[str], tmp_path
         "scale_worker native --point-seconds 0.5 --live 10 --streams 2 --threads 3 --gb 0.5"
     ]
     assert json.loads(out.read_text())["rows"][0]["allocator"] == "native"
+
+
+def test_an_allocator_that_is_not_there_is_bad_input() -> None:
+    assert host_process.names("native,paged@bridge") == ["native", "paged@bridge"]
+    with pytest.raises(argparse.ArgumentTypeError, match="no allocator 'nativ'"):
+        host_process.names("native,nativ")
+
+
+def test_bursts_alternate_and_show_the_least(
+    no_processes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = iter([30.0, 9.0, 11.0, 20.0])  # native, tensor, and back
+
+    def run_worker(worker: str, allocator: str, *_: Any) -> Any:
+        no_processes.append(f"{worker} {allocator}")
+        return {"allocator": allocator, "us": {"5": next(found)}}
+
+    monkeypatch.setattr(bursts, "run_worker", run_worker)
+    monkeypatch.setattr(bursts, "environment", lambda: {"gpu": "G"})
+    out = tmp_path / "bursts.json"
+    names = ["native", "isolated-tensor"]
+    rows = bursts.measure(
+        argparse.Namespace(rounds=2, allocators=names, counts=[5], pause_ms=0.0, out=out)
+    )
+    assert [line.split()[1] for line in no_processes] == [*names, *reversed(names)]
+    assert json.loads(out.read_text())["rows"] == rows
+    assert bursts.least(rows, "native", 5) == 20.0
+    assert bursts.least(rows, "isolated-tensor", 5) == 9.0
+    assert bursts.table([*rows, {"allocator": "strict", "error": "boom"}], [5]).row_count == 3
 
 
 def test_a_worker_that_fails_is_a_row(tmp_path: Path) -> None:
@@ -278,6 +307,16 @@ def test_host_costs_are_measured(
     for call in ("allocate 512", "free 64M, holes", "allocate mixed"):
         found = [row["ns"][f"{call} {each}"] for each in PERCENTILES]
         assert 0 < found[0] <= found[1] <= found[2]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("allocator", ["native", "isolated-tensor"])
+def test_bursts_are_measured(machine: Machine, root: Path, allocator: str) -> None:
+    arguments = ["--allocator", allocator, "--counts", "3,7", "--pause-ms", "0"]
+    row = run_in_process(machine, root, "bursts_worker", arguments)
+    assert set(row["us"]) == {"3", "7"}
+    assert all(us > 0 for us in row["us"].values())
+    assert (row["door"] is None) == (allocator == "native")
 
 
 @pytest.mark.torch

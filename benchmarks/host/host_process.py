@@ -5,6 +5,7 @@ Shared by host_cost.py and scale.py. Each prints one line, ROW and JSON.
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import importlib.util
 import json
@@ -13,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..allocators import find
 from ..workers.children import command
 from ..workers.process import child_environment
 
@@ -26,8 +28,14 @@ def is_installed(module: str) -> bool:
 
 
 def names(text: str) -> list[str]:
-    """Split a comma-separated argument."""
-    return [name for name in text.split(",") if name]
+    """Split a comma-separated argument of allocators. Raises ArgumentTypeError."""
+    found = [name for name in text.split(",") if name]
+    try:
+        for name in found:
+            find(name)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return found
 
 
 def run_worker(worker: str, allocator: str, library: Path, extra: list[str], seconds: float) -> Row:
