@@ -9,7 +9,7 @@
 // The thread is made with the first job and belongs to nobody: it holds its own share of the state,
 // so that a process may end while it sleeps. While it works exit() waits, since the driver ends
 // there too; afterwards there is no room. A forked child has no such thread: it has no room, and
-// wait() returns.
+// nothing is waited for or taken back.
 #pragma once
 
 #include <cstdint>
