@@ -17,10 +17,22 @@ GuardedChunk ChunkCache::take(std::uint64_t stream_id, Bytes least_bytes, Bytes 
     if (above == chunks_.begin()) { return {}; }
     const auto found = std::prev(above);
     if (found->first.first != stream_id || found->first.second < least_bytes) { return {}; }
-    const Entry entry = found->second.back();
-    found->second.pop_back();
+    std::deque<Entry>& entries = found->second;
+    const auto at = best_of(entries);
+    const Entry entry = *at;
+    entries.erase(at);
     taken(found, entry);
     return entry.chunk;
+}
+
+std::deque<ChunkCache::Entry>::iterator ChunkCache::best_of(std::deque<Entry>& entries) {
+    const auto newest = std::prev(entries.end());
+    if (newest->chunk.window == 0 || newest->chunk.look != 0) { return newest; }
+    auto at = newest;
+    for (std::size_t left = kLatecomers; left > 0 && at != entries.begin(); --left) {
+        if ((--at)->chunk.look != 0) { return at; }
+    }
+    return newest;
 }
 
 std::vector<GuardedChunk*> ChunkCache::unseen(std::uint64_t stream_id, Bytes bytes,

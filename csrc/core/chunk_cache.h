@@ -19,7 +19,8 @@ class ChunkCache {
 public:
     // Memory does not pass from one stream to another but through the driver.
     void put(std::uint64_t stream_id, GuardedChunk chunk);
-    // The largest one of [least, most] bytes; handle 0 and 0 bytes if there is none.
+    // The largest one of [least, most] bytes; handle 0 and 0 bytes if there is none. Of equals the
+    // newest, but before those that came later one that is looked at: so that a look is for many.
     GuardedChunk take(std::uint64_t stream_id, Bytes least_bytes, Bytes most_bytes);
     // Those of just that size which take() gives next, as many at most, that are mapped and hold
     // the pattern but were not looked at. Until the next change.
@@ -40,6 +41,10 @@ private:
     };
     using Key = std::pair<std::uint64_t, Bytes>;      // stream id, chunk bytes
     using Chunks = std::map<Key, std::deque<Entry>>;  // none is empty
+    // So many that came later are searched through.
+    static constexpr std::size_t kLatecomers = 64;
+
+    static std::deque<Entry>::iterator best_of(std::deque<Entry>& entries);
     void taken(Chunks::iterator from, const Entry& entry);
 
     Chunks chunks_;

@@ -273,6 +273,22 @@ TEST_CASE("windows of a size that are ready are looked at together") {
     world.check_nothing_left();
 }
 
+TEST_CASE("a window that was looked at goes before one that came later") {
+    TwoReady world;
+    world.free_both(0);
+    const Address one = world.allocate(3 * kPage, world.stream);  // looks at both
+    world.free_settled(one);
+    const std::uint64_t checks = world.count(Call::Check);
+    const Address other = world.allocate(3 * kPage, world.stream);
+    CHECK(world.count(Call::Check) == checks);
+    const Address late = world.allocate(3 * kPage, world.stream);
+    CHECK(world.count(Call::Check) == checks + 1);
+    world.free_settled(other);
+    world.free_settled(late);
+    check_no_alarm(world);
+    world.check_nothing_left();
+}
+
 TEST_CASE("a look finds writes into either, and tells each once, whoever comes next") {
     for (const bool into_second : {false, true}) {
         CAPTURE(into_second);
