@@ -96,6 +96,16 @@ def test_the_peaks_pass_gives_times_only_where_there_are_no_others() -> None:
     assert to_fastest(entry_of("paged", *rows, NATIVE, row("paged"))).median == 1.0
 
 
+def test_a_peaks_pass_that_was_resumed_is_compared_with_the_natives_before() -> None:
+    before = [row("native", kind="peaks"), row("expandable", scaled(0.5), kind="peaks")]
+    after = [row("cudaMallocAsync", scaled(4.0), kind="peaks", session=1)]
+    after += [row("paged", kind="peaks", session=1)]
+    entry = entry_of("paged", *before, *after, sessions=[session(), session()])
+    assert entry.times is not None
+    assert entry.times.fastest == ("expandable",)
+    assert to_fastest(entry).median == 2.0
+
+
 def test_sessions_of_one_setting_are_pooled_and_others_kept_apart() -> None:
     rows = [NATIVE, row("paged"), row("native", session=1), row("paged", scaled(1.2), session=1)]
     pooled = one(results(*rows, sessions=[session(), session()]))

@@ -9,7 +9,8 @@ none, native's.
 Step time. See intervals.py. The fastest native run is the one of PyTorch's allocators with the
 smallest median of its steps, chosen anew in each lockstep group or round: which helps PyTorch, as
 the luckiest of several runs is chosen. Workloads of which no times were taken fall back to the
-steps of the peaks pass, in which driver calls were counted; `way` says so.
+steps of the peaks pass, in which driver calls were counted; `way` says so. Where such a pass was
+resumed after PyTorch's default had run, they are compared with those of the sessions before.
 """
 
 from __future__ import annotations
@@ -277,7 +278,7 @@ def _times(rows: list[Row], name: str, newest: set[str], setting: Setting) -> Ti
     fastest: list[str] = []
     to_fastest, to_native = [], []
     for row in mine:
-        natives = [each for each in rows if _beside(row, each) and is_pytorchs(each["allocator"])]
+        natives = _natives_beside(row, rows)
         if natives:
             best = min(natives, key=_median_step)
             fastest.append(best["allocator"])
@@ -306,9 +307,17 @@ def _times(rows: list[Row], name: str, newest: set[str], setting: Setting) -> Ti
     )
 
 
+def _natives_beside(row: Row, rows: list[Row]) -> list[Row]:
+    pytorchs = [each for each in _good(rows) if is_pytorchs(each["allocator"])]
+    beside = [each for each in pytorchs if _beside(row, each)]
+    if row["kind"] != "peaks" or _of(beside, NATIVE):
+        return beside
+    return [each for each in pytorchs if each["kind"] == "peaks" and each.get("step_ms")]
+
+
 def _beside(row: Row, other: Row) -> bool:
     """Say whether two rows were measured so that their steps can be compared."""
-    if "error" in other or not other.get("step_ms"):
+    if not other.get("step_ms"):
         return False
     places = ("session", "group", "kind") + (("round",) if row.get("group") is None else ())
     return all(row.get(place) == other.get(place) for place in places)
