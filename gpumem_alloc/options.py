@@ -40,6 +40,7 @@ class Options:
     mapping_thread: str = _OF_PRESET
     on_violation: str = _OF_PRESET
     slack_percent: float = _OF_PRESET
+    stream_slack_mb: int = _OF_PRESET
     max_chunk_mb: int = _OF_PRESET
     chunk_divisor: int = _OF_PRESET
     cross_stream: str = _OF_PRESET

@@ -175,6 +175,7 @@ Status read_pair(const Pair& pair, Options& options) {
 void apply_preset(Options& options) {
     if (options.preset == "lean") {
         options.slack_percent = 0.9;
+        options.stream_slack_mb = 0;
         options.chunk_divisor = 1024;
         options.max_chunk_mb = 8;
     } else if (options.preset == "fast") {

@@ -112,7 +112,7 @@ Result<bool> PagedStrategy::fill(StreamArena& target, const Request& request, co
     Supply supply;
     supply.idle = idle_candidates(target, window, effort, request.capturing);
     supply.taken.assign(supply.idle.size(), false);
-    supply.budget_new = headroom(budget_bytes(request.bytes));
+    supply.budget_new = headroom(budget_bytes(request.bytes, effort));
     if (at_least(effort, Effort::Limit)) {
         supply.limit_new = headroom(kMaxRequestBytes) - supply.budget_new;
     }
@@ -137,7 +137,7 @@ Result<bool> PagedStrategy::fill(StreamArena& target, const Request& request, co
 }
 
 Bytes PagedStrategy::ceiling_bytes(const Request& request, Effort effort) const {
-    return at_least(effort, Effort::Limit) ? kMaxRequestBytes : budget_bytes(request.bytes);
+    return at_least(effort, Effort::Limit) ? kMaxRequestBytes : budget_bytes(request.bytes, effort);
 }
 
 // Idle chunks that fit nowhere whole are released, so that smaller ones can be made.

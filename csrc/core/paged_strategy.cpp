@@ -18,6 +18,8 @@ PagedStrategy::PagedStrategy(Driver& driver, int device, DeviceProperties proper
       page_bytes_(properties.page_bytes),
       total_bytes_(properties.total_bytes),
       slack_(options.slack_percent / 100.0),
+      stream_slack_bytes_(
+          std::min(options.stream_slack_mb * 1_MiB, properties.total_bytes / kStreamSlackShare)),
       max_chunk_bytes_(std::max(options.max_chunk_mb * 1_MiB, properties.page_bytes)),
       chunk_divisor_(options.chunk_divisor),
       cross_stream_(options.cross_stream == "never"    ? CrossStream::Never

@@ -7,7 +7,8 @@
 //      from spare chunks, new chunks within the budget, idle chunks from elsewhere, new chunks up
 //      to the limit (obtain, by effort).
 //
-//   reserved_bytes() <= limit, and <= max(used)*(1 + slack) unless no idle chunk would serve.
+//   reserved_bytes() <= limit, and <= max(used)*(1 + slack) unless no idle chunk would serve, or
+//   only one of another stream, and the total is below max(used) + stream slack.
 #pragma once
 
 #include <deque>
@@ -117,6 +118,7 @@ public:
 
 private:
     static constexpr Bytes kLimitedDivisor = 4096;
+    static constexpr Bytes kStreamSlackShare = 256;  // of the card, at most
     static constexpr Bytes kStreamsFactor = 8;
     static constexpr Bytes kLendingFactor = 6;
     static constexpr Bytes kLargeRequestShare = 26;  // a twelfth by default
@@ -137,7 +139,7 @@ private:
     Result<StreamArena*> arena_for(const Request& request);
     Result<StreamArena*> make_arena(const Request& request);
     // chunk_size.cpp
-    Bytes budget_bytes(Bytes request_bytes) const;
+    Bytes budget_bytes(Bytes request_bytes, Effort effort) const;
     Bytes new_chunk_bytes(Bytes request_bytes) const;
     Bytes large_request_chunk_bytes(Bytes request_bytes, Bytes total) const;
     Bytes headroom(Bytes ceiling_bytes) const;
@@ -201,6 +203,7 @@ private:
     const Bytes page_bytes_;
     const Bytes total_bytes_;
     const double slack_;
+    const Bytes stream_slack_bytes_;
     const Bytes max_chunk_bytes_;
     const Bytes chunk_divisor_;
     enum class CrossStream : std::uint8_t { Never, Passed, Wait, Lend };

@@ -33,7 +33,7 @@ struct Request {
 enum class Effort : std::uint8_t {
     Budget,       // new memory while the total stays below peak use x (1 + slack)
     OwnIdle,      // idle chunks of the same stream move
-    PassedIdle,   // idle chunks of other streams whose fence has passed
+    PassedIdle,   // a little new memory; idle chunks of other streams whose fence has passed
     Break,        // idle chunks that do not fit are released and made anew in pieces
     WaitingIdle,  // other streams' idle chunks; the requesting stream waits for their fences
     Limit,        // new memory up to the limit

@@ -5,6 +5,7 @@ namespace gma {
 namespace {
 
 constexpr Bytes kBytes = 4_MiB;
+constexpr Bytes kPage = PatternWorld::kPage;
 
 // Memory for four blocks, all of it stream 1's and done with.
 struct Lender {
@@ -100,6 +101,43 @@ TEST_CASE("a lent block belongs to the stream that has it") {
     CHECK(lender.world.allocate(kBytes, stream_at(2)) != lent);
     lender.world.driver.drain_all();
     CHECK(lender.world.mismatch_count == 0);
+}
+
+// What four streams need by turns is less than a page each.
+TEST_CASE("streams that take turns with little memory keep their own") {
+    bool keeps = true;
+    std::string options = "strategy:paged";
+    SUBCASE("lend") {}
+    SUBCASE("wait") { options += ",cross_stream:wait"; }
+    SUBCASE("not even so little is to be spent on it") {
+        options += ",stream_slack_mb:0";
+        keeps = false;
+    }
+    PatternWorld world(options.c_str(), PatternWorld::small_card(1_GiB));
+    for (int round = 0; round < 10; ++round) {
+        for (int stream = 1; stream <= 4; ++stream) {
+            REQUIRE(world.free(world.allocate(kPage, stream_at(stream))).ok());
+        }
+    }
+    const auto counted = world.statistics();
+    CHECK(counted.moved_chunks == 0);
+    CHECK((counted.stream_waits == 0) == keeps);
+    CHECK((world.reserved_bytes() == 4 * kPage) == keeps);
+    world.driver.drain_all();
+    CHECK(world.mismatch_count == 0);
+}
+
+// A 256th of the card, and the limit holds as ever.
+TEST_CASE("what streams may keep apart has an end") {
+    PatternWorld world("strategy:paged", PatternWorld::small_card(1_GiB));
+    SUBCASE("the card's") {}
+    SUBCASE("a limit's") { REQUIRE(world.allocator->set_limit(0, 5_MiB).ok()); }
+    for (int stream = 1; stream <= 4; ++stream) {
+        REQUIRE(world.free(world.allocate(3_MiB, stream_at(stream))).ok());
+    }
+    CHECK(world.reserved_bytes() <= 3_MiB + 4_MiB);
+    CHECK(world.reserved_bytes() <= world.allocator->limit(0));
+    CHECK(world.statistics().stream_waits > 0);
 }
 
 }  // namespace gma

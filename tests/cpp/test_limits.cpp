@@ -1,4 +1,5 @@
-// Limits at their edges: lowered below what is live, none at all, less than a page.
+// Limits at their edges: lowered below what is live, none at all, less than a page; and memory that
+// was given back, asked for again.
 #include "pattern_world.h"
 
 namespace gma {
@@ -40,6 +41,24 @@ TEST_CASE("a limit below a page leaves nothing to allocate, and no harm done") {
     }
     REQUIRE(world.allocator->set_limit(0, PatternWorld::kPage).ok());
     CHECK(world.allocate(512) != 0);
+    world.check_nothing_left();
+}
+
+// As a server does that sleeps: it wakes to what it was, and handles are what a call costs.
+TEST_CASE("what was given back comes back in handles as large as before") {
+    PatternWorld world("strategy:paged", PatternWorld::small_card(1_GiB));
+    std::vector<std::uint64_t> created;
+    for (int round = 0; round < 3; ++round) {
+        const std::uint64_t before = world.driver.totals().count(Call::Create);
+        for (int i = 0; i < 64; ++i) { REQUIRE(world.allocate(2_MiB) != 0); }
+        created.push_back(world.driver.totals().count(Call::Create) - before);
+        world.free_all();
+        world.driver.drain_all();
+        REQUIRE(static_cast<bool>(world.allocator->trim(0)));
+        CHECK(world.reserved_bytes() == 0);
+    }
+    CHECK(4 * created[1] < 3 * created[0]);
+    CHECK(created[2] == created[1]);
     world.check_nothing_left();
 }
 

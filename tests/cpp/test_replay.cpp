@@ -87,7 +87,9 @@ TEST_CASE("memory of another stream is taken by making the stream wait, not the 
         give_back(StepKind::Free, 0, 1),
         allocate(1, 64_MiB, 2, 2),
     };
-    const auto result = replay(trace_of(steps, 2), settings_of("paged"));
+    ReplaySettings settings = settings_of("paged");
+    settings.options = {{"stream_slack_mb", "0"}};
+    const auto result = replay(trace_of(steps, 2), settings);
     REQUIRE(result);
     CHECK(result->peak_reserved_bytes < 100_MiB);
     CHECK(result->calls.count(Call::Wait) > 0);
