@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.host import host_cost
-from benchmarks.report import readme_pictures, table, verdicts
+from benchmarks.report import isolation_table, readme_pictures, table, verdicts
 from benchmarks.report.summary import Summary
 from benchmarks.store import load
 
@@ -52,6 +52,14 @@ def test_the_pictures_show_what_the_results_files_say(summaries: list[Summary]) 
 def test_every_losing_row_of_ours_has_a_sentence_and_no_other(summaries: list[Summary]) -> None:
     missing, needless = verdicts.unexplained(summaries[0])
     assert [each.key for each in missing] == [], "add a sentence to benchmarks/report/why.json"
+    assert needless == [], "take the sentence out of benchmarks/report/why.json"
+
+
+def test_every_level_that_costs_too_much_has_a_sentence_and_no_other() -> None:
+    summary = table.isolation_summary()
+    assert summary is not None
+    missing, needless = isolation_table.unexplained(summary)
+    assert missing == [], "add a sentence to benchmarks/report/why.json"
     assert needless == [], "take the sentence out of benchmarks/report/why.json"
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from .cells import LOST, NOTHING, failure, label, markdown, number, plain, ratio, rounds
 from .summary import NATIVE, Entry, Summary
+from .verdicts import LEVEL, why
 
 LEVELS = ("isolated-stream", "isolated-packed", "isolated-tensor", "isolated-strict")
 NO_CACHING, MEMCHECK = "no-caching", "memcheck"
@@ -37,7 +38,25 @@ def render(summary: Summary, source: str) -> str:
         "interval. card: the card's memory at its peak beyond what was used before. ✗: the "
         "interval lies above what the level may cost (stream 1.02, packed 1.3), or the median of "
         f"tensor is not below that of PyTorch without its cache. {source}\n"
+        f"{_reasons(summary)}"
     )
+
+
+def _reasons(summary: Summary) -> str:
+    known = why()
+    found = [
+        f"- {plain(workload)}, {label(name)}: "
+        f"{plain(known.get((workload, name, LEVEL), 'why is not known yet.'))}\n"
+        for workload, name in losing(summary)
+    ]
+    return "\n" + "".join(found) if found else ""
+
+
+def unexplained(summary: Summary) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Return the losing levels without a sentence, and the sentences without such a level."""
+    lost = losing(summary)
+    told = [(workload, name) for workload, name, measure in why() if measure == LEVEL]
+    return [each for each in lost if each not in told], [each for each in told if each not in lost]
 
 
 def render_costs(summary: Summary) -> str:
