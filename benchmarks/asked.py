@@ -165,13 +165,18 @@ def results_path(options: Options, machine: dict[str, Any]) -> Path:
     if options.out is None:
         return default_path(options.resume, machine)
     check_folder(options.out)
-    if options.out.exists() and not options.resume:
+    check_new(options.out, options.resume)
+    return options.out
+
+
+def check_new(path: Path, resume: bool) -> None:
+    """Raise UsageError where the results of another run are, unless it is to go on."""
+    if path.exists() and not resume:
         raise UsageError(
-            f"{options.out} is there already.\n"
-            "A run does not add to results of another one by accident.\n"
+            f"{path} is there already.\n"
+            "A run neither adds to results of another one by accident nor takes their place.\n"
             "Give --resume to go on with that file, or another name."
         )
-    return options.out
 
 
 def check_folder(path: Path) -> None:

@@ -197,8 +197,9 @@ def test_a_run_goes_on_with_what_is_not_measured_yet(
                                                 for under in ("paged", "native"))]  # fmt: skip
     assert len(measure.kept(out)) == 16
     assert all("git_id" in each for each in measure.kept(out))  # others may go on with the file
-    bench(1, resume=False)
-    assert len(measure.kept(out)) == 8
+    with pytest.raises(UsageError, match="is there already"):
+        bench(1, resume=False)
+    assert len(measure.kept(out)) == 16
     out.write_text("{}")
     with pytest.raises(UsageError, match="not a file of `bench ranks`"):
         bench(1, resume=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..allocators import find as find_allocator
-from ..asked import UsageError, check_folder, command_line
+from ..asked import UsageError, check_folder, check_new, command_line
 from ..host import host_process
 from ..report import ranks_table
 from ..store import check_writable
@@ -88,12 +88,14 @@ def bench(
 ) -> int:
     """Measure, write the file after every start, and print the tables; returns the exit code.
 
-    With `resume`, what `out` has is not measured again, save what failed. Raises UsageError, or
-    ResultsError where `out` cannot be written, before anything is measured.
+    With `resume`, what `out` has is not measured again, save what failed; without, nothing may be
+    there. Raises UsageError, or ResultsError where `out` cannot be written, before anything is
+    measured.
     """
     count = check(programs, allocators, ranks)
     check_folder(out)
     check_writable(out)
+    check_new(out, resume)
     machine = environment() | {"gpus": visible_devices()}
     rows = kept(out) if resume else []
     for number in range(rounds):
