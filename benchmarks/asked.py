@@ -48,6 +48,7 @@ class Options:
     rounds: int | None
     passes: str
     limits_gb: list[int]
+    known: list[Path]
     out: Path | None
     resume: bool
     html: Path | None

@@ -75,6 +75,14 @@ def bench(
             min=1, metavar="GB", help="For capacity; may be given often. The card by default."
         ),
     ] = None,
+    known: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Results of before whose peaks say which times fit in lockstep, where peaks are "
+            "not among the passes; may be given often.",
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The results file.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the file of --out, else the newest one.")
@@ -102,9 +110,9 @@ def bench(
         return
     options = Options(
         workloads=workloads, allocators=allocators, budget_minutes=budget, is_smoke=smoke,
-        rounds=rounds, passes=passes, limits_gb=limit or [], out=out, resume=resume, html=html,
-        pictures=pictures, traces=trace or [], require_gpu=require_gpu, install=install,
-        as_json=json, command=context.meta.get(COMMAND),
+        rounds=rounds, passes=passes, limits_gb=limit or [], known=known or [], out=out,
+        resume=resume, html=html, pictures=pictures, traces=trace or [], require_gpu=require_gpu,
+        install=install, as_json=json, command=context.meta.get(COMMAND),
     )  # fmt: skip
     raise typer.Exit(measure.bench(options))
 

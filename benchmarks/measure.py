@@ -32,7 +32,7 @@ from .passes.plan import Request
 from .passes.progress import Show
 from .passes.runner import Runner
 from .report import outputs
-from .store import Store
+from .store import Row, Store, load_all, rows_on
 from .workers.environment import environment
 
 FAILED = 1
@@ -48,6 +48,7 @@ def bench(options: Options) -> int:
     show = Show()
     request = make_request(options)
     outputs.check(options.html, options.pictures)
+    known = load_all(options.known)
     store: Store | None = None
     with interrupts():
         try:
@@ -70,7 +71,7 @@ def bench(options: Options) -> int:
                 )
             build_bridge(request, show)
             with show:
-                measure(options, request, store, show)
+                measure(options, request, store, show, rows_on(known, machine["gpu"]))
             return finish(options, store, show)
         except Interrupted:
             return tell_interrupted(store, show)
@@ -87,10 +88,10 @@ def tell_interrupted(store: Store | None, show: Show) -> int:
     return INTERRUPTED
 
 
-def measure(options: Options, request: Request, store: Store, show: Show) -> None:
+def measure(options: Options, request: Request, store: Store, show: Show, known: list[Row]) -> None:
     """Run the user's command or the plan."""
     if options.command is None:
-        Runner(request, store, room.ask, show).run()
+        Runner(request, store, room.ask, show, known).run()
         return
     names, rounds = request.allocators, request.rounds
     script.bench(options.command, names, rounds, request.budget_s, store, show)
@@ -148,6 +149,7 @@ def replay(options: Options, paths: list[Path], show: Show) -> int:
         "--allocators": options.allocators != "main",
         "--passes": options.passes != "all",
         "--limit": options.limits_gb,
+        "--known": options.known,
         "--out": options.out,
         "--resume": options.resume,
         "--html": options.html,

@@ -147,6 +147,11 @@ def load_all(paths: Iterable[Path]) -> Results:
     return merge([load(path) for path in paths])
 
 
+def rows_on(results: Results, gpu: str | None) -> list[Row]:
+    """Return the rows that were measured on this kind of card."""
+    return [row for row in results.rows if results.environment(row).get("gpu") == gpu]
+
+
 def next_group(rows: Iterable[Row]) -> int:
     """Return a number that no row has as its group."""
     return 1 + max((row["group"] for row in rows if row.get("group") is not None), default=-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -362,6 +363,80 @@ def test_without_room_times_alternate_in_turn(world: World) -> None:
     assert times == [("native", None), ("paged", None), ("paged", None), ("native", None)]
 
 
+def told(world: World, wanted: Request, **more: Any) -> str:
+    """Run, and return what was said."""
+    said = io.StringIO()
+    started: Any = runner.Runner(
+        wanted, Store(world.path, "c", dict(MACHINE)), more.pop("room", lambda: room(80)),
+        Show(Console(file=said, width=400)), **more,
+    )  # fmt: skip
+    started.run()
+    return said.getvalue()
+
+
+TIMES = replace(SMALL, passes=("times",), rounds=1)
+
+
+def known_peak(allocator: str, **changes: Any) -> Row:
+    made = row("peaks", allocator, workload="streams", steps=None, session=0)
+    return made | peak(1.0) | changes
+
+
+def test_times_without_peaks_run_in_turn_and_that_is_said_before(world: World) -> None:
+    said = told(world, TIMES)
+    assert {row["group"] for row in world.rows()} == {None}
+    before, _, after = said.partition("[1/1")
+    assert "times of streams: one allocator after the other, marked ° in tables:" in before
+    assert "add peaks to --passes, or give --known FILE" in before
+    assert "streams: one after the other: native, paged" in after
+
+
+@pytest.mark.parametrize("passes", [("peaks", "times"), ("losses",)])
+def test_nothing_is_said_of_turns_where_peaks_come_first(world: World, passes: Any) -> None:
+    assert "after the other" not in told(world, replace(TIMES, passes=passes))
+
+
+def test_rows_of_other_files_let_times_run_in_lockstep_and_stay_there(world: World) -> None:
+    known = [known_peak("native"), known_peak("paged"), row(workload="streams", session=0)]
+    assert "after the other" not in told(world, TIMES, known=known)
+    rows = world.rows()
+    assert [(row["kind"], row["allocator"], row["group"]) for row in rows] == [
+        ("times", "native", 0), ("times", "paged", 0),
+    ]  # fmt: skip
+    assert world.jobs
+    count = len(world.jobs)
+    told(world, TIMES, known=known)
+    assert len(world.jobs) == count  # it is done
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        known_peak("paged", steps=2),  # of a smoke run
+        known_peak("paged", error="exit code 1: boom"),  # perhaps of another version
+        known_peak("paged", workload="gnn"),
+        known_peak("split"),
+    ],
+)
+def test_who_is_not_known_is_timed_all_the_same(world: World, second: Row) -> None:
+    wanted = replace(TIMES, passes=("times", "losses"))
+    said = told(world, wanted, known=[known_peak("native"), second])
+    assert "times of streams: one allocator after the other" in said
+    found = [(row["kind"], row["allocator"], row["group"]) for row in world.rows()]
+    assert found[:2] == [("times", "native", None), ("times", "paged", None)]
+    assert [name for kind, name, _ in found if kind == "losses"] == ["native", "paged", "native"]
+
+
+def test_what_keeps_runs_from_lockstep_is_said(world: World) -> None:
+    known = [known_peak("native"), known_peak("paged")]
+    said = told(world, TIMES, known=known, room=lambda: room(4))
+    assert "together they take 4.0 GiB, free are 4.0" in said
+    unknown = Room(None, None, None)
+    said = told(world, replace(TIMES, rounds=2), known=known, room=lambda: unknown)
+    assert "nothing says how much of the card is free" in said
+    assert "python -m pip install nvidia-ml-py" in said
+
+
 def test_a_file_that_is_complete_is_left_alone(world: World) -> None:
     world.run(SMALL)
     count = len(world.jobs)
@@ -603,6 +678,21 @@ def test_a_change_past_the_threshold_is_exit_code_3(
     assert json.loads(capsys.readouterr().out)["changed"] is True
 
 
+def test_known_peaks_are_those_of_such_a_card(
+    monkeypatch: pytest.MonkeyPatch, card: World, capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    known = str(tmp_path / "known.json")
+    assert bench(*RUN, "--passes", "peaks", "--out", known) == 0
+    times = ("--passes", "times", "--known", known)
+    assert bench(*RUN, *times, "--out", str(card.path)) == 0
+    assert [(row["kind"], row["group"]) for row in card.rows()] == [("times", 0)] * 2
+    assert "after the other, marked" not in capsys.readouterr().err
+    monkeypatch.setattr(measure, "environment", lambda: MACHINE | {"gpu": "Card 10"})
+    assert bench(*RUN, *times, "--out", str(tmp_path / "other.json")) == 0
+    assert "one allocator after the other, marked" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("way", ["losses", "error"])
 def test_a_wrong_or_failed_run_of_ours_is_exit_code_1(
     card: World, capsys: pytest.CaptureFixture[str], way: str
@@ -647,6 +737,7 @@ def test_ctrl_c_is_exit_code_130_and_says_how_to_go_on(
         (("--nope",), "No such option"),
         (("--rounds", "0"), "rounds"),
         (("show", "nothing.json"), "nothing.json cannot be used as results"),
+        (("--known", "nothing.json"), "nothing.json cannot be used as results"),
     ],
 )
 def test_bad_input_is_exit_code_2(

@@ -14,7 +14,7 @@ from ..store import Row, Store, key, next_group
 from ..workers.ballast import Ballast, BallastError
 from ..workers.job import Job
 from ..workers.process import start
-from . import capacity, no_margin, plan
+from . import capacity, in_turn, no_margin, plan
 from .ahead import Ahead
 from .capacity_study import Study
 from .lockstep import Group, groups, need_bytes, take_turns
@@ -35,9 +35,17 @@ class Runner:
     """One session: the plan, the clock, the processes, and the file that rows go to."""
 
     def __init__(
-        self, request: Request, store: Store, room: Callable[[], Room], show: Show
+        self,
+        request: Request,
+        store: Store,
+        room: Callable[[], Room],
+        show: Show,
+        known: Sequence[Row] = (),
     ) -> None:
-        """`room` is asked now, and right before processes share the card."""
+        """`room` is asked now, and right before processes share the card.
+
+        Good rows of peaks that are `known` from other files help to plan; none gets into this one.
+        """
         self.request = request
         self.store = store
         self.room = room
@@ -45,7 +53,8 @@ class Runner:
         self.show = show
         self.cores = len(os.sched_getaffinity(0))
         self.costs = Costs(request, self.cores)
-        self.costs.learn(store.results.rows)
+        self.known = [row for row in known if row["kind"] == "peaks" and not row.get("error")]
+        self.costs.learn([*self.known, *store.results.rows])
         self.begin = time.monotonic()
         self.left_out: list[Task] = []
         # Without NVML a poller asks the driver, and holds memory of the card while it waits.
@@ -66,6 +75,8 @@ class Runner:
         tasks = self.open_tasks()
         planned, left_out = plan.fitting(tasks, self.costs, self.left_s())
         self.show.say(plan.describe(planned, left_out, self.costs))
+        if (said := in_turn.before(planned, self._tried, self.empty)) is not None:
+            self.show.say(said)
         done = 0
         try:
             for index, task in enumerate(tasks):
@@ -123,13 +134,16 @@ class Runner:
 
     def times(self, task: Task) -> None:
         """Run in lockstep what fits on the card together, the rest in turn."""
-        for group in self._groups(task, self.settled_room()):
+        room = self.settled_room()
+        for group in self._groups(task, room):
             if self._has_group(task, group):
                 continue
             if group.in_lockstep:
                 rows = self._lockstep([self._times_job(task, name) for name in group.members])
                 self.keep(task, rows, group=next_group(self.store.results.rows))
             else:
+                peaks = self._peaks(task.workload)
+                self.show.say(in_turn.during(task.workload, group, peaks, room))
                 order = group.members[:: -1 if task.round % 2 else 1]
                 for name in order:
                     job = replace(self._times_job(task, name), turns=False)
@@ -142,7 +156,8 @@ class Runner:
         peaks = self._peaks(task.workload)
         names = self._loss_names(task)
         jobs = [self._losses_job(task, name) for name in names]
-        needs = [need_bytes(peaks[name]) for name in names] if peaks else []
+        is_known = all(name in peaks for name in names)
+        needs = [need_bytes(peaks[name]) for name in names] if is_known else []
         rows: list[Row] = []
         while jobs:
             count = 1
@@ -274,25 +289,33 @@ class Runner:
                 together.setdefault(mark, set()).add(row["allocator"])
         return any(set(group.members) <= names for names in together.values())
 
-    def _peaks(self, workload: str) -> dict[str, Row]:
-        """Return the good rows of the pass for peaks, by allocator."""
+    def _tried(self, workload: str) -> dict[str, Row]:
+        """Return the rows of the pass for peaks by allocator, known ones where the file has none.
+
+        Only of runs of as many steps: a smoke run holds less.
+        """
+        steps = self.request.steps(workload)
+        wanted = ("peaks", workload, steps)
         return {
             row["allocator"]: row
-            for row in self.store.results.rows
-            if (row["kind"], row.get("workload")) == ("peaks", workload) and not row.get("error")
+            for row in [*self.known, *self.store.results.rows]
+            if (row["kind"], row.get("workload"), row.get("steps")) == wanted
         }
 
+    def _peaks(self, workload: str) -> dict[str, Row]:
+        """Return those of them that did not fail."""
+        return {name: row for name, row in self._tried(workload).items() if not row.get("error")}
+
     def _groups(self, task: Task, room: Room | None = None) -> list[Group]:
-        """Return who is timed with whom; without rows of peaks, everyone in turn."""
-        tried = [row for row in self.store.results.rows if row["kind"] == "peaks"]
-        if not any(row["workload"] == task.workload for row in tried):
+        """Return who is timed with whom; where a need is not known, everyone in turn."""
+        if not self._tried(task.workload).keys() >= set(task.allocators):
             return [Group(task.allocators, in_lockstep=False)]
         return groups(task.allocators, self._peaks(task.workload), room or self.empty)
 
     def _loss_names(self, task: Task) -> list[str]:
         """Return those whose losses are compared; nobody if ours or native fails."""
-        peaks = self._peaks(task.workload)
-        names = [name for name in task.allocators if name in peaks or not peaks]
+        tried = self._tried(task.workload)
+        names = [name for name in task.allocators if not tried.get(name, {}).get("error")]
         return names if len(names) > 2 and "native" in names else []
 
     def _peaks_job(self, task: Task) -> Job:
