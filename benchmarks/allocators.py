@@ -147,8 +147,9 @@ def find(name: str) -> Allocator:
     base, _, options = made_of.partition(":")
     found = ALLOCATORS.get(base)
     if found is None:
-        near = difflib.get_close_matches(base, ALLOCATORS, 3, 0.5) or list(ALLOCATORS)
-        raise ValueError(f"{name}: no allocator {base!r}; near it is {', '.join(near)}")
+        near = difflib.get_close_matches(base, ALLOCATORS, 3, 0.5)
+        hint = f"near it is {', '.join(near)}" if near else f"there are {', '.join(ALLOCATORS)}"
+        raise ValueError(f"{name}: no allocator {base!r}; {hint}")
     if found.family != "ours":
         raise ValueError(f"{name}: only ours take options or a door, and {base} is not")
     if (door or "auto") not in DOORS:

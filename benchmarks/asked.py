@@ -113,9 +113,9 @@ def names(text: str, main: Iterable[str], known: Iterable[str], option: str) -> 
     return tuple(found)
 
 
-def check_command(command: list[str] | None) -> None:
+def check_command(command: list[str]) -> None:
     """Raise UsageError for a command of the user's that cannot be started."""
-    if command is None or (command and shutil.which(command[0])):
+    if command and shutil.which(command[0]):
         return
     name = repr(command[0]) if command else "nothing"
     raise UsageError(
@@ -172,7 +172,7 @@ def results_path(options: Options, machine: dict[str, Any]) -> Path:
 
 def check_new(path: Path, resume: bool) -> None:
     """Raise UsageError where the results of another run are, unless it is to go on."""
-    if path.exists() and not resume:
+    if path.is_file() and not resume:  # anything else is refused where it is opened
         raise UsageError(
             f"{path} is there already.\n"
             "A run neither adds to results of another one by accident nor takes their place.\n"

@@ -72,7 +72,7 @@ def bench(
     limit: Annotated[
         list[int] | None,
         typer.Option(
-            min=1, metavar="GB", help="For capacity; may be given often. The card by default."
+            min=1, metavar="GIB", help="For capacity; may be given often. The card by default."
         ),
     ] = None,
     known: Annotated[

@@ -57,7 +57,9 @@ def bench(options: Options) -> int:
             machine = environment()
             if (lacks := what_is_missing(machine)) is not None:
                 return without_gpu(options, lacks, show)
-            check_command(options.command)
+            if options.command is not None:
+                check_command(options.command)
+                tell_without_effect(options, {}, "a command", show)
             store = Store(results_path(options, machine), command_line(), machine)
             if options.resume:
                 show.say(f"{store.path}: goes on, rows so far: {len(store.results.rows)}")
@@ -144,23 +146,30 @@ def without_gpu(options: Options, lacks: str, show: Show) -> int:
 
 def replay(options: Options, paths: list[Path], show: Show) -> int:
     """Replay recordings; raises UsageError for one that cannot be read."""
-    given = {
-        "--workloads": options.workloads != "main",
+    more = {
         "--allocators": options.allocators != "main",
-        "--passes": options.passes != "all",
-        "--limit": options.limits_gb,
-        "--known": options.known,
         "--out": options.out,
         "--resume": options.resume,
         "--html": options.html,
     }
-    if without_effect := [name for name, is_given in given.items() if is_given]:
-        show.say(f"without effect on a replay: {', '.join(without_effect)}")
+    tell_without_effect(options, more, "a replay", show)
     try:
         replays.run(paths, options.as_json, options.pictures)
     except replays.ReplayError as error:
         raise UsageError(str(error)) from None
     return 0
+
+
+def tell_without_effect(options: Options, more: dict[str, Any], where: str, show: Show) -> None:
+    """Name the options that were given and that only the benchmark's own runs heed."""
+    given = {
+        "--workloads": options.workloads != "main",
+        "--passes": options.passes != "all",
+        "--limit": options.limits_gb,
+        "--known": options.known,
+    } | more
+    if names := [name for name, is_given in given.items() if is_given]:
+        show.say(f"without effect on {where}: {', '.join(names)}")
 
 
 def build_bridge(request: Request, show: Show) -> None:

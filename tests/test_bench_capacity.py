@@ -413,7 +413,8 @@ def peaks_row(**changes: Any) -> Row:
 def test_what_a_workload_needs_comes_from_natives_peaks() -> None:
     larger = peaks_row(live_peak_bytes=1001 << 20, card={"peak_bytes": 1990 << 20})
     changes: list[Row] = [{"error": "boom"}, {"card": None}, {"size": 9}, {"kind": "times"},
-                          {"workload": "v"}, {"allocator": "paged"}]  # fmt: skip
+                          {"workload": "v"}, {"allocator": "paged"},
+                          {"card": {"peak_bytes": 0}}]  # fmt: skip
     others = [peaks_row(**change) for change in changes]
     assert no_margin.need("w", others) is None
     needed = no_margin.need("w", [*others, peaks_row(), larger])

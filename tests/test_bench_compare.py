@@ -148,14 +148,18 @@ def test_failing_now_and_other_losses_count_whatever_the_threshold() -> None:
 
 
 def test_less_that_fits_is_worse() -> None:
-    def study(size: int) -> list[Row]:
+    def study(size: int, **changes: Any) -> list[Row]:
         made = {"kind": "capacity", "workload": "buffers", "allocator": "paged", "session": 0}
-        return [made | {"limit_gb": 24, "size": size, "unit": "buffers", "tries": []}]
+        return [made | {"limit_gb": 24, "size": size, "unit": "buffers", "tries": []} | changes]
 
     assert between(study(100), study(90)).changed
     assert not between(study(100), study(120)).changed
     assert find(between(study(100), study(120)), "capacity in 24 GiB").percent == pytest.approx(20)
     assert not find(between(study(100), study(99)), "capacity in 24 GiB").is_beyond_noise
+    cut = {"complete": False, "fails_at": None}
+    assert not between(study(100), study(90, **cut)).changed  # more may fit
+    assert between(study(100, **cut), study(90)).changed
+    assert between(study(100), study(80, complete=False, fails_at=90)).changed
 
 
 def test_what_only_one_side_has_is_named() -> None:

@@ -66,6 +66,7 @@ def test_the_table_has_every_allocator_once_and_a_label_of_its_own() -> None:
     [
         ("paged@window", "no door 'window'; there are auto, stock, bridge"),
         ("pagd", "no allocator 'pagd'; near it is paged, "),
+        ("zzz", "no allocator 'zzz'; there are native, "),
         ("expandable@stock", "only ours take options or a door, and expandable is not"),
         ("paged:slack_percent=-1", "slack_percent"),
         ("split:max_splitsize_mb=64", "max_split_size_mb"),

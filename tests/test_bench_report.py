@@ -15,6 +15,7 @@ from benchmarks.report import (
     capacity_table,
     charts,
     claims,
+    outputs,
     picture,
     readme_pictures,
     readme_table,
@@ -233,6 +234,18 @@ def test_capacity_is_told_with_what_ours_gains(summary: Summary) -> None:
     rows += [study("cudaMallocAsync", 5, error="boom")]
     lost = capacity_table.render(summarise(results(*rows))[0], "")
     assert "| **≥ 100** | none fits | failed | 99 | -1.0 % ✗ | – |" in lost
+    rows = [study("native", 100), study("paged", 99, complete=False)]
+    cut = capacity_table.render(summarise(results(*rows))[0], "")
+    assert "| **100** | – | – | ≥ 99 | – | – |" in cut
+
+
+def test_a_terminal_shows_capacity_alone_and_what_was_cut_short() -> None:
+    rows = [study("native", 100), study("paged", 99, complete=False)]
+    text = outputs.text(results(*rows))
+    assert "to the fastest native" not in text
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "buffers paged 24 GiB ≥ 99 buffers" in lines
+    assert "buffers native 24 GiB 100 buffers" in lines
 
 
 def test_claims_are_held_against_what_was_measured() -> None:

@@ -357,6 +357,12 @@ def test_losses_that_lack_memory_together_are_compared_alone(
     assert len(world.jobs) == 2 + 3 + 2  # two were repeated
 
 
+def test_a_workload_without_losses_is_not_run_for_them(world: World) -> None:
+    world.losses = {"native": [""], "paged": [""]}
+    world.run(replace(SMALL, passes=("peaks", "losses")))
+    assert {row["kind"] for row in world.rows()} == {"peaks"}
+
+
 def test_without_room_times_alternate_in_turn(world: World) -> None:
     world.run(replace(SMALL, passes=("peaks", "times")), free_gib=4.0)
     times = [(row["allocator"], row["group"]) for row in world.rows() if row["kind"] == "times"]
@@ -756,6 +762,8 @@ def test_what_cannot_be_written_is_said_before_anything_is_measured(
     assert f"{tmp_path}/file/made" in capsys.readouterr().err
     assert bench(*RUN, "--resume", "--out", str(tmp_path)) == cli.BAD_INPUT
     assert f"{tmp_path} cannot be written.\nIs a directory." in capsys.readouterr().err
+    assert bench(*RUN, "--out", str(tmp_path)) == cli.BAD_INPUT
+    assert f"{tmp_path} cannot be written.\nIs a directory." in capsys.readouterr().err
     assert card.jobs == []
 
 
@@ -839,7 +847,7 @@ def test_without_a_gpu_it_replays_and_says_so(
 
 def test_rows_are_told_in_a_line() -> None:
     told = one_line(row("peaks", "paged", door="bridge", live_peak_bytes=GIB, step_ms=[2.0]))
-    assert " ".join(told.split()) == "gnn paged (bridge) live 1,024 MiB, step 2.0 ms"
+    assert " ".join(told.split()) == "gnn paged (bridge) live 1,024 MiB, step 2.00 ms"
     assert "boom" in one_line(row("peaks", "paged", error="boom"))
 
 
@@ -919,7 +927,7 @@ def test_a_program_that_was_not_reached_is_no_measurement(program: list[str]) ->
 
 
 def test_rounds_of_a_command_alternate_and_resume(
-    monkeypatch: pytest.MonkeyPatch, card: World
+    monkeypatch: pytest.MonkeyPatch, card: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[str] = []
 
@@ -936,6 +944,9 @@ def test_rounds_of_a_command_alternate_and_resume(
     assert card.rows()[0]["command"] == command
     bench(*options, "--", *command)
     assert len(asked) == 5  # done; also what failed
+    assert "without effect" not in capsys.readouterr().err
+    bench(*options, "--passes", "peaks", "--limit", "4", "--", *command)
+    assert "without effect on a command: --passes, --limit" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [[], ["/no/such/program", "x"]])

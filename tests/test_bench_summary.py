@@ -266,6 +266,13 @@ def test_base_is_what_native_holds_beyond_its_allocator_in_the_same_session() ->
     assert entry.peaks.runs == 2
 
 
+def test_a_card_that_shows_less_than_was_reserved_gives_no_base() -> None:
+    entry = entry_of("paged", row("native", card=card(0)), row("paged", card=card(0)))
+    assert entry.peaks is not None
+    assert entry.peaks.base_bytes is None
+    assert entry.peaks.utilisation is None
+
+
 def test_figures_that_an_allocator_does_not_tell_are_missing() -> None:
     silent = {"live_peak_bytes": None, "reserved_peak_bytes": None, "alloc_retries": None}
     entry = entry_of("rmm-pool", NATIVE, row("rmm-pool", card=card(1000), **silent))
@@ -426,6 +433,27 @@ def test_ours_is_held_to_what_fits_under_pytorchs(size: int | None, met: bool) -
     rows = [capacity("native", 50), capacity("expandable", 100), capacity("paged", size)]
     rows += [capacity("native", 999, limit_gb=40)]
     assert said(one(results(*rows))) == {"capacity": met}
+
+
+@pytest.mark.parametrize(
+    ("native", "paged", "met"),
+    [
+        ({}, {"complete": False, "fails_at": None}, None),
+        ({}, {"complete": False, "fails_at": 120}, None),
+        ({}, {"complete": False, "fails_at": 100}, False),
+        ({"complete": False, "fails_at": None}, {"size": 120}, None),
+        ({"complete": False, "fails_at": 110}, {"size": 120}, True),
+        ({"complete": False, "fails_at": None}, {}, False),
+        ({}, {"complete": False, "fails_at": None, "size": 100}, True),
+    ],
+)
+def test_a_search_that_was_cut_short_decides_only_what_it_can(
+    native: Row, paged: Row, met: bool | None
+) -> None:
+    rows = [capacity("native", 100) | native, capacity("paged", 90) | paged]
+    (made,) = verdicts.verdicts(one(results(*rows)))
+    assert made.met is met
+    assert ("cut short" in made.text) is (met is None)
 
 
 def test_only_rows_of_ours_that_lose_have_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,17 +36,16 @@ class Need:
 
 
 def need(workload: str, rows: Iterable[Row]) -> Need | None:
-    """Return what a workload needs, by native's rows of kind "peaks"; None where there is none.
+    """Return what a workload needs, by native's rows of kind "peaks"; None where none tells.
 
-    Of several runs the largest base and the largest live count.
+    Of several runs the largest base and the largest live count. Where the card showed less than
+    native had reserved, it was not all seen.
     """
     runs = [row for row in peaks(workload, NATIVE, rows) if row.get("card")]
-    if not runs:
+    bases = [row["card"]["peak_bytes"] - row["reserved_peak_bytes"] for row in runs]
+    if max(bases, default=-1) < 0:
         return None
-    return Need(
-        max(row["card"]["peak_bytes"] - row["reserved_peak_bytes"] for row in runs),
-        max(row["live_peak_bytes"] for row in runs),
-    )
+    return Need(max(bases), max(row["live_peak_bytes"] for row in runs))
 
 
 def peaks(workload: str, allocator: str, rows: Iterable[Row]) -> list[Row]:

@@ -63,7 +63,7 @@ class Task:
     def __str__(self) -> str:
         """Return what progress calls it."""
         names = ", ".join(self.allocators)
-        extra = f" within {self.limit_gb} GB" if self.limit_gb else ""
+        extra = f" within {self.limit_gb} GiB" if self.limit_gb else ""
         extra += f", round {self.round + 1}" if self.kind == "times" else ""
         return f"{self.kind.replace('_', '-')}: {self.workload}, {names}{extra}"
 

@@ -98,7 +98,7 @@ def _figures(row: Row) -> list[str]:
         if size_bytes is not None:
             found.append(f"{name} {size_bytes / MIB:,.0f} MiB")
     if times := sorted(row.get("step_ms") or []):
-        found.append(f"step {times[len(times) // 2]:,.1f} ms")
+        found.append(f"step {times[len(times) // 2]:,.2f} ms")
     for name in ("wall_s", "run_s"):
         if row.get(name) is not None:
             found.append(f"{row[name]:.1f} s")

@@ -192,7 +192,9 @@ class Runner:
         """See whether a run gets by with little more than what is live."""
         needed = no_margin.need(task.workload, self.store.results.rows)
         if needed is None:
-            self.show.say(f"{task}: left out, it needs native's row of the pass for peaks")
+            self.show.say(
+                f"{task}: left out, it needs native's row of the pass for peaks, its card's too"
+            )
             return
         steps = self.request.steps(task.workload)
         with Ballast() as room, self._workers() as workers:
@@ -315,6 +317,8 @@ class Runner:
     def _loss_names(self, task: Task) -> list[str]:
         """Return those whose losses are compared; nobody if ours or native fails."""
         tried = self._tried(task.workload)
+        if any(row.get("losses") and not any(row["losses"]) for row in tried.values()):
+            return []  # the workload computes none
         names = [name for name in task.allocators if not tried.get(name, {}).get("error")]
         return names if len(names) > 2 and "native" in names else []
 

@@ -181,7 +181,8 @@ def bench(
             show.rows([row])
             if "error" in row:
                 failed.add(name)
-                show.say(_indented(row.get("output", "")))
+                if row.get("output"):
+                    show.say(_indented(row["output"]))
         longest_s = max(longest_s, time.monotonic() - began)
 
 

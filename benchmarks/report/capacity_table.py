@@ -10,7 +10,7 @@ from .cells import LOST, NOTHING, markdown, plain
 from .readme_table import COLUMNS, SHORT, sentences
 from .selection import OURS
 from .summary import Summary
-from .verdicts import CAPACITY, NO_MARGIN, newest, verdicts
+from .verdicts import CAPACITY, NO_MARGIN, holds_as_much, newest, verdicts
 
 
 def render(summary: Summary, source: str) -> str:
@@ -66,6 +66,8 @@ def _line(workload: str, limit_gb: float | None, by_name: dict[str, Row]) -> Seq
     def over(name: str) -> str:
         mine, other = found.get(OURS), found.get(name)
         if not mine or not other:
+            return NOTHING
+        if holds_as_much(by_name[OURS], by_name[name]) is None:
             return NOTHING
         return f"{100 * (mine / other - 1):+.1f} %" + (LOST if mine < other else "")
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..store import Row
 from .intervals import Interval, as_table, bootstrap, warm_up
 from .summary import Entry, Peaks, Summary, timed_rows
-from .verdicts import newest
+from .verdicts import most, newest
 
 MIB = 1 << 20
 PEAK_NOISE = 0.005  # of the figure
@@ -143,20 +143,26 @@ def figures(
 
 def capacities(a: Summary, b: Summary) -> Iterator[tuple[str, str, Measure]]:
     """Yield workload, allocator and measure of what fits under each limit on both sides."""
-    others = _sizes(b)
-    for place, size in _sizes(a).items():
+    rows, others = _found(a), _found(b)
+    for place in [each for each in rows if each in others]:
         workload, allocator, limit_gb = place
-        if (other := others.get(place)) is not None:
-            shown = "of the card" if limit_gb is None else f"in {limit_gb:g} GiB"
+        pair = rows[place], others[place]
+        size, other = (float(row.get("size") or 0) for row in pair)
+        shown = "of the card" if limit_gb is None else f"in {limit_gb:g} GiB"
+        if all(row.get("complete", True) for row in pair):
             is_apart = abs(other - size) > CAPACITY_NOISE * max(size, other)
             note = f"searched to {100 * CAPACITY_NOISE:.0f} %"
-            found = Measure(f"capacity {shown}", "size", size, other, is_apart, note, True)
-            yield workload, allocator, found
+        else:
+            highest = most(pair[0] if size < other else pair[1])  # of the smaller one
+            is_apart = highest < max(size, other) * (1 - CAPACITY_NOISE)
+            note = "a search was cut short"
+        found = Measure(f"capacity {shown}", "size", size, other, is_apart, note, True)
+        yield workload, allocator, found
 
 
-def _sizes(summary: Summary) -> dict[tuple[str, str, float | None], float]:
+def _found(summary: Summary) -> dict[tuple[str, str, float | None], Row]:
     return {
-        (row["workload"], row["allocator"], row["limit_gb"]): float(row.get("size") or 0)
+        (row["workload"], row["allocator"], row["limit_gb"]): row
         for row in newest(summary, "capacity")
         if "error" not in row
     }

@@ -25,7 +25,8 @@ def text(results: Results) -> str:
     """Return the tables of all settings for a terminal, the newest setting first."""
     console = Console(file=io.StringIO(), width=WIDTH, force_terminal=False)
     for summary in summarise(results):
-        console.print(_table(summary))
+        if summary.entries:
+            console.print(_table(summary))
         for table in _more(summary):
             console.print(table)
         for entry in summary.entries:
@@ -112,7 +113,7 @@ def _cells(entry: Entry) -> list[str]:
         _mib(peaks.reserved_bytes if peaks else None),
         _mib(peaks.card_bytes if peaks else None),
         f"{peaks.utilisation:.1%}" if peaks and peaks.utilisation else NOTHING,
-        f"{times.step_ms:,.1f}" if times else NOTHING,
+        f"{times.step_ms:,.2f}" if times else NOTHING,
         f"{ratio.median:.3f} ({ratio.low:.3f}–{ratio.high:.3f})" if ratio else NOTHING,
         f"{peaks.runs if peaks else 0}, {rounds(times)}",
         f"{entry.driver.ms:,.0f}" if entry.driver else NOTHING,
@@ -131,8 +132,9 @@ def _more(summary: Summary) -> list[Table]:
     if rows := verdicts.newest(summary, "capacity"):
         table = Table("workload", "allocator", "within", "largest", box=box.SIMPLE_HEAD)
         for row in rows:
-            within = "the card" if row["limit_gb"] is None else f"{row['limit_gb']} GB"
-            largest = f"{row.get('size') or 'none'} {row.get('unit') or ''}"
+            within = "the card" if row["limit_gb"] is None else f"{row['limit_gb']} GiB"
+            least = "" if row.get("complete", True) else "≥ "  # the search was cut short
+            largest = f"{least}{row.get('size') or 'none'} {row.get('unit') or ''}"
             table.add_row(row["workload"], row["allocator"], within, largest)
         tables.append(table)
     if rows := verdicts.newest(summary, "no_margin"):

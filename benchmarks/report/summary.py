@@ -263,11 +263,15 @@ def _peaks(rows: list[Row], name: str) -> Peaks | None:
 
 
 def _base(row: Row, natives: list[Row]) -> int | None:
-    """Return the median of card peak - reserved peak over native's runs of the row's session."""
+    """Return the median of card peak - reserved peak over native's runs of the row's session.
+
+    None where the card showed less than native had reserved: it was not all seen then.
+    """
     usable = [each for each in natives if each.get("card") and each.get("reserved_peak_bytes")]
     near = [each for each in usable if each["session"] == row["session"]] or usable
     beyond = [each["card"]["peak_bytes"] - each["reserved_peak_bytes"] for each in near]
-    return int(statistics.median(beyond)) if beyond else None
+    base_bytes = int(statistics.median(beyond)) if beyond else -1
+    return base_bytes if base_bytes >= 0 else None
 
 
 def _times(rows: list[Row], name: str, newest: set[str], setting: Setting) -> Times | None:

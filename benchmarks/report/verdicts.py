@@ -16,6 +16,7 @@ on a level of the no-sharing mode that costs more than it may, see isolation_tab
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,10 +125,27 @@ def _capacity(summary: Summary) -> list[Verdict]:
         best = max((other.get("size") or 0 for other in others), default=None)
         size = row.get("size") or 0
         limit = "the card" if row["limit_gb"] is None else f"{row['limit_gb']:g} GiB"
-        met = None if best is None else size >= best
         text = f"{size} {row.get('unit', '')} in {limit}, best native {best}"
+        answers = [holds_as_much(row, other) for other in others]
+        is_open = None in answers and False not in answers
+        met = None if is_open or not answers else False not in answers
+        text += ", a search was cut short: not decided" if is_open else ""
         found.append(Verdict(row["workload"], row["allocator"], CAPACITY, met, text))
     return found
+
+
+def most(row: Row) -> float:
+    """Return the largest size that may fit: more than was found where a search was cut short."""
+    if row.get("complete", True):
+        return float(row.get("size") or 0)
+    return math.inf if row.get("fails_at") is None else float(row["fails_at"] - 1)
+
+
+def holds_as_much(row: Row, other: Row) -> bool | None:
+    """Say whether what fits reaches the other's; None where a search cut short leaves it open."""
+    if (row.get("size") or 0) >= most(other):
+        return True
+    return False if most(row) < (other.get("size") or 0) else None
 
 
 def _no_margin(summary: Summary) -> list[Verdict]:
