@@ -433,6 +433,21 @@ def test_who_is_not_known_is_timed_all_the_same(world: World, second: Row) -> No
     assert [name for kind, name, _ in found if kind == "losses"] == ["native", "paged", "native"]
 
 
+@pytest.mark.parametrize("passes", [("times",), ("peaks", "times")])
+def test_one_allocator_alone_is_timed_without_talk_of_turns(world: World, passes: Any) -> None:
+    wanted = replace(TIMES, allocators=("paged",), passes=passes)
+    assert "after the other" not in told(world, wanted)
+    assert [row["kind"] for row in world.rows()] == list(passes)
+    assert "after the other" not in told(world, wanted)
+    assert len(world.rows()) == len(passes)  # it is done
+
+
+def test_one_allocator_that_failed_is_not_timed(world: World) -> None:
+    world.fail["paged"] = "exit code 1: boom"
+    told(world, replace(TIMES, allocators=("paged",), passes=("peaks", "times")))
+    assert [row["kind"] for row in world.rows()] == ["peaks"]
+
+
 def test_what_keeps_runs_from_lockstep_is_said(world: World) -> None:
     known = [known_peak("native"), known_peak("paged")]
     said = told(world, TIMES, known=known, room=lambda: room(4))

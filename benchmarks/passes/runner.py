@@ -142,8 +142,9 @@ class Runner:
                 rows = self._lockstep([self._times_job(task, name) for name in group.members])
                 self.keep(task, rows, group=next_group(self.store.results.rows))
             else:
-                peaks = self._peaks(task.workload)
-                self.show.say(in_turn.during(task.workload, group, peaks, room))
+                if len(group.members) > 1:
+                    peaks = self._peaks(task.workload)
+                    self.show.say(in_turn.during(task.workload, group, peaks, room))
                 order = group.members[:: -1 if task.round % 2 else 1]
                 for name in order:
                     job = replace(self._times_job(task, name), turns=False)
@@ -192,9 +193,8 @@ class Runner:
         """See whether a run gets by with little more than what is live."""
         needed = no_margin.need(task.workload, self.store.results.rows)
         if needed is None:
-            self.show.say(
-                f"{task}: left out, it needs native's row of the pass for peaks, its card's too"
-            )
+            needs = "native's row of peaks, with a card's peak no lower than what was reserved"
+            self.show.say(f"{task}: left out, it needs {needs}")
             return
         steps = self.request.steps(task.workload)
         with Ballast() as room, self._workers() as workers:
@@ -309,10 +309,15 @@ class Runner:
         return {name: row for name, row in self._tried(workload).items() if not row.get("error")}
 
     def _groups(self, task: Task, room: Room | None = None) -> list[Group]:
-        """Return who is timed with whom; where a need is not known, everyone in turn."""
-        if not self._tried(task.workload).keys() >= set(task.allocators):
+        """Return who is timed with whom; where a need is not known, everyone in turn.
+
+        One that was asked for alone is timed too: `compare` holds it against another file.
+        """
+        peaks, tried = self._peaks(task.workload), self._tried(task.workload)
+        is_alone = len(task.allocators) == 1 and task.allocators[0] in peaks
+        if is_alone or not tried.keys() >= set(task.allocators):
             return [Group(task.allocators, in_lockstep=False)]
-        return groups(task.allocators, self._peaks(task.workload), room or self.empty)
+        return groups(task.allocators, peaks, room or self.empty)
 
     def _loss_names(self, task: Task) -> list[str]:
         """Return those whose losses are compared; nobody if ours or native fails."""
