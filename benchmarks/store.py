@@ -24,6 +24,10 @@ from typing import Any
 
 FORMAT = 2
 Row = dict[str, Any]
+FIGURES = (
+    "live_peak_bytes", "requested_peak_bytes", "reserved_peak_bytes", "alloc_retries", "ooms",
+    "allocations", "run_s", "startup_s", "wall_s", "round", "group", "size", "limit_gb",
+)  # fmt: skip
 # Beside kind, workload and allocator, what tells one row of a kind from another.
 PARTS: dict[str, tuple[str, ...]] = {
     "peaks": (),
@@ -94,6 +98,9 @@ def load(path: Path) -> Results:
         if not _is_row(row, len(results.sessions)):
             what = f"A row lacks its kind, workload, allocator or session: {str(row)[:80]}"
             raise _unusable(path, what, "Measure again.")
+        if (name := _no_figure(row)) is not None:
+            what = f"A row's {name} is no figure: {str(row[name])[:80]}"
+            raise _unusable(path, what, "Measure again.")
     return results
 
 
@@ -103,6 +110,22 @@ def _is_row(row: Any, sessions: int) -> bool:
         and all(isinstance(row.get(name), str) for name in ("kind", "workload", "allocator"))
         and isinstance(row.get("session"), int)
         and 0 <= row["session"] < sessions
+    )
+
+
+def _no_figure(row: Row) -> str | None:
+    """Return the name of what should be a figure, or a list or group of them, and is not."""
+    for name in FIGURES:
+        if not isinstance(row.get(name), int | float | None):
+            return name
+    for name in ("step_ms", "losses"):
+        kind = str if name == "losses" else int | float
+        listed = row.get(name) or []
+        if not isinstance(listed, list) or not all(isinstance(each, kind) for each in listed):
+            return name
+    groups = ("card", "driver", "counters")
+    return next(
+        (name for name in groups if not isinstance(row.get(name), dict | bool | None)), None
     )
 
 

@@ -89,6 +89,21 @@ def test_a_row_that_cannot_be_written_leaves_the_file_whole(tmp_path: Path) -> N
             '"workload": "gnn", "allocator": "native", "session": "0"}]}',
             "A row lacks its kind",
         ),
+        *(
+            (
+                '{"format": 2, "sessions": [{"environment": {}}], "rows": [{"kind": "peaks", '
+                f'"workload": "gnn", "allocator": "native", "session": 0, {name}}}]}}',
+                f"A row's {name[1 : name.index(':') - 1]} is no figure",
+            )
+            for name in (
+                '"reserved_peak_bytes": "x"',
+                '"step_ms": 1',
+                '"step_ms": ["1"]',
+                '"losses": [1.0]',
+                '"card": 5',
+                '"round": []',
+            )
+        ),
         ('{"format": 2, "sessions": [{}], "rows": []}', "A session lacks its environment"),
         ('{"format": 2, "sessions": 5, "rows": 7}', "Its sessions and rows are no lists"),
     ],
