@@ -42,8 +42,9 @@ Bytes PagedStrategy::large_request_chunk_bytes(Bytes request_bytes, Bytes total)
 // are small where memory is tight, so that what fits, fits: in the upper half of a limit that the
 // user set (in all of it for several streams), and close to any limit.
 Bytes PagedStrategy::new_chunk_bytes(Bytes request_bytes) const {
-    // What was given back to the driver is expected to be wanted again.
-    const Bytes total = std::max(store_.reserved_bytes() + request_bytes, used_bytes_peak_);
+    // What was given back to the driver is expected to be wanted again, though not for ever.
+    const Bytes held = store_.reserved_bytes() + request_bytes;
+    const Bytes total = std::max(held, expected_bytes_);
     const double growth = std::max(1.0, static_cast<double>(total) / static_cast<double>(1_GiB));
     const Bytes factor = cross_stream_ == CrossStream::Lend ? kLendingFactor : kStreamsFactor;
     const Bytes handed = arenas_.size() > 1 ? factor : 1;
@@ -51,7 +52,7 @@ Bytes PagedStrategy::new_chunk_bytes(Bytes request_bytes) const {
         static_cast<Bytes>(static_cast<double>(handed * total / chunk_divisor_) * growth);
     const Bytes share = std::max(usual, large_request_chunk_bytes(request_bytes, total));
     const Bytes cautious = headroom(kMaxRequestBytes) / 8;
-    const bool tight = arenas_.size() > 1 || total >= limit_bytes_ / 2;
+    const bool tight = arenas_.size() > 1 || held >= limit_bytes_ / 2;
     const Bytes limited =
         tight && limit_bytes_ < total_bytes_ ? limit_bytes_ / kLimitedDivisor : share;
     const Bytes bytes = std::min({share, max_chunk_bytes_, cautious, limited});

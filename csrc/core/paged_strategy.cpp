@@ -68,6 +68,7 @@ Block* PagedStrategy::take_cached(const Request& request) {
 Block* PagedStrategy::take(Block* tile, Address at, Bytes bytes) {
     used_bytes_ += bytes;
     used_bytes_peak_ = std::max(used_bytes_peak_, used_bytes_);
+    recent_bytes_peak_ = std::max(recent_bytes_peak_, used_bytes_);
     return tile->arena->carve(tile, at, bytes);
 }
 
@@ -193,6 +194,10 @@ Result<Bytes> PagedStrategy::trim(Bytes bytes, Wait wait) {
         given += *part;
     }
     drop_unused_arenas();
+    if (given > 0) {  // twice in a row is once
+        expected_bytes_ = std::max(recent_bytes_peak_, expected_bytes_ / 2);
+        recent_bytes_peak_ = used_bytes_;
+    }
     return given;
 }
 

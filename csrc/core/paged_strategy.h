@@ -219,7 +219,9 @@ private:
     Bytes limit_bytes_ = kMaxRequestBytes;
     Bytes used_bytes_ = 0;
     Bytes used_bytes_peak_ = 0;
-    bool disturbed_ = false;  // a chunk has left its home since all were there
+    Bytes recent_bytes_peak_ = 0;  // of used bytes since memory was last given back
+    Bytes expected_bytes_ = 0;     // to be used again of what was
+    bool disturbed_ = false;       // a chunk has left its home since all were there
     bool go_home_due_ = false;
     bool captures_ = false;  // somewhere a graph is being captured
     std::set<PoolId> no_split_pools_;
