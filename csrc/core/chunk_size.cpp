@@ -16,13 +16,13 @@ Bytes PagedStrategy::headroom(Bytes ceiling_bytes) const {
 Bytes PagedStrategy::budget_bytes(Bytes request_bytes, Effort effort) const {
     const Bytes peak = std::max(used_bytes_peak_, used_bytes_ + request_bytes);
     const auto slack = static_cast<Bytes>(static_cast<double>(peak) * slack_);
-    if (effort < Effort::PassedIdle || cross_stream_ == CrossStream::Never ||
-        slack >= stream_slack_bytes_) {
+    const Bytes apart = std::min(stream_slack_bytes_, limit_bytes_ / kStreamSlackShare);
+    if (effort < Effort::PassedIdle || cross_stream_ == CrossStream::Never || slack >= apart) {
         return peak + slack;
     }
     const auto sharers =
         std::ranges::count_if(arenas_, [](const auto& entry) { return entry.second->shared(); });
-    return peak + (sharers > 1 ? stream_slack_bytes_ : slack);
+    return peak + (sharers > 1 ? apart : slack);
 }
 
 // A large request is laid on few handles, as long as free memory is in few pieces: the ends of a
