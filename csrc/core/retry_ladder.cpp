@@ -70,11 +70,18 @@ Result<Block*> DeviceHeap::climb_locked(const Request& request, Ladder attempt) 
     return block;
 }
 
-// A card that is full, whatever the limit says, lets us have what we hold: that is the limit for
-// the rest of the climb.
+// A card that is full, whatever the limit says, lets us have what we hold and what it has left, in
+// handles small enough for it: that is the limit for the rest of the climb.
 Result<Block*> DeviceHeap::try_locked(const Request& request, Effort effort) {
     Result<Block*> block = strategy_->obtain(request, effort);
     if (block || block.status().code() != Code::OutOfMemory) { return block; }
+    const Result<CardMemory> card = request.capturing ? CardMemory{} : driver_.card_memory(device_);
+    if (card && card->free_bytes >= properties_.page_bytes) {
+        strategy_->set_limit(
+            std::min(limit_bytes_, strategy_->reserved_bytes() + card->free_bytes));
+        block = strategy_->obtain(request, effort);
+        if (block || block.status().code() != Code::OutOfMemory) { return block; }
+    }
     strategy_->set_limit(std::min(limit_bytes_, strategy_->reserved_bytes()));
     return nullptr;
 }

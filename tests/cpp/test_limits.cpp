@@ -88,4 +88,19 @@ TEST_CASE("what was given back comes back in handles as large as before, also un
     world.check_nothing_left();
 }
 
+// Where others hold the rest of the card, which the limit does not tell.
+TEST_CASE("what a nearly full card has left suffices in small handles") {
+    PatternWorld world("strategy:paged,chunk_divisor:8", PatternWorld::small_card(64_MiB));
+    static_cast<void>(handles_to_use(world, 60_MiB));
+    constexpr Bytes kLeft = 58 * PatternWorld::kPage;
+    constexpr Bytes kNeeded = 52 * PatternWorld::kPage;  // one handle of 64 pages, if there were
+    REQUIRE(static_cast<bool>(world.driver.malloc(0, 64_MiB - kLeft)));
+    CHECK(world.allocate(kNeeded) != 0);
+    CHECK(world.reserved_bytes() <= kLeft);
+    CHECK(world.allocate(kLeft) == 0);
+    CHECK(world.last.code() == Code::OutOfMemory);
+    CHECK(world.allocate(kLeft - kNeeded) != 0);
+    CHECK(world.allocator->limit(0) == 64_MiB);
+}
+
 }  // namespace gma
