@@ -77,7 +77,9 @@ void PagedStrategy::go_home() {
     // What is left of the moves would make the next round choose otherwise.
     if (!store_.end_kept(0, ~Address{0}).ok()) { all_home = false; }
     store_.sort_spares();
-    disturbed_ = !all_home;
+    // Of several streams a calm round leaves fences and small objects where a disturbed one does
+    // not: they would take turns. So from the first one on, all rounds begin alike.
+    disturbed_ = !all_home || arenas_.size() > 1;
 }
 
 }  // namespace gma
