@@ -328,7 +328,10 @@ Status PagedStrategy::place_chunk(StreamArena& target, Chunk* chunk, Address add
 
 Status PagedStrategy::move_chunk(StreamArena& target, const Candidate& from, Address address) {
     Chunk* chunk = from.chunk;
-    disturbed_ = level_ == Isolation::Off;  // a chunk on its way home belongs to no stream
+    if (level_ == Isolation::Off && !disturbed_) {  // a chunk on its way home belongs to no stream
+        disturbed_ = true;
+        ++disturbance_count_;
+    }
     if (from.owner == nullptr) { return place_chunk(target, chunk, address); }
     StreamArena& owner = *from.owner;
     if (owner.captured ||

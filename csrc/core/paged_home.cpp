@@ -78,8 +78,9 @@ void PagedStrategy::go_home() {
     if (!store_.end_kept(0, ~Address{0}).ok()) { all_home = false; }
     store_.sort_spares();
     // Of several streams a calm round leaves fences and small objects where a disturbed one does
-    // not: they would take turns. So from the first one on, all rounds begin alike.
-    disturbed_ = !all_home || arenas_.size() > 1;
+    // not, so that the two may take turns for ever: where that begins, all rounds end as disturbed
+    // ones do.
+    disturbed_ = !all_home || (arenas_.size() > 1 && disturbance_count_ > kDisturbancesBorne);
 }
 
 }  // namespace gma

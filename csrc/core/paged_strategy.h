@@ -118,7 +118,8 @@ public:
 
 private:
     static constexpr Bytes kLimitedDivisor = 4096;
-    static constexpr Bytes kStreamSlackShare = 256;  // of the card, at most
+    static constexpr Bytes kStreamSlackShare = 256;  // of the card or its limit, at most
+    static constexpr std::uint64_t kDisturbancesBorne = 3;
     static constexpr Bytes kStreamsFactor = 8;
     static constexpr Bytes kLendingFactor = 6;
     static constexpr Bytes kLargeRequestShare = 26;  // a twelfth by default
@@ -221,7 +222,8 @@ private:
     Bytes used_bytes_peak_ = 0;
     Bytes recent_bytes_peak_ = 0;  // of used bytes since memory was last given back
     Bytes expected_bytes_ = 0;     // to be used again of what was
-    bool disturbed_ = false;       // a chunk has left its home since all were there
+    bool disturbed_ = false;       // a chunk has left its home since all were there, or will
+    std::uint64_t disturbance_count_ = 0;  // how often that began
     bool go_home_due_ = false;
     bool captures_ = false;  // somewhere a graph is being captured
     std::set<PoolId> no_split_pools_;

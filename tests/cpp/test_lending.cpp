@@ -180,7 +180,7 @@ TEST_CASE("streams that lend get the same addresses round after round") {
     for (unsigned number = 1; number <= 60; ++number) {
         CAPTURE(number);
         PatternWorld world("strategy:paged", PatternWorld::small_card(256_MiB));
-        for (int round = 0; round < 8; ++round) { static_cast<void>(round_of(world, number)); }
+        for (int round = 0; round < 12; ++round) { static_cast<void>(round_of(world, number)); }
         const std::vector<Address> settled = round_of(world, number);
         CHECK(round_of(world, number) == settled);
         CHECK(world.mismatch_count == 0);
