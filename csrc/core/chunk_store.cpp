@@ -2,6 +2,8 @@
 // old mapping of a chunk that has moved is not undone once its fence has passed: it is left where
 // it is, in a Hole, until another chunk is mapped there or the chunk is released. Work that comes
 // in turns moves the same chunks to and fro between the same places, and there a move is no call.
+// What was kept when all had gone home (Note [Homes]) has no say in what the next round chooses, so
+// that it chooses as the one before; as it does, it finds its mappings there.
 #include "core/chunk_store.h"
 
 #include <algorithm>
@@ -78,7 +80,7 @@ void ChunkStore::leave(Chunk* chunk, const Arena& arena, Address address) {
         static_cast<void>(end_kept(kept_.find(chunk->kept.front())));
     }
     chunk->kept.push_back(address);
-    kept_[address] = {chunk, chunk->bytes};
+    kept_[address] = {chunk, chunk->bytes, round_};
     tell(Action::SegmentUnmap, arena, address, chunk->bytes);
 }
 

@@ -56,7 +56,11 @@ public:
     struct Kept {
         Chunk* chunk = nullptr;
         Bytes bytes = 0;
+        std::uint64_t round = 0;  // in which the chunk left
     };
+    // What was kept until now is not to be chosen for it: only map() still makes use of it.
+    void begin_round() { ++round_; }
+    bool is_of_this_round(const Kept& kept) const { return kept.round == round_; }
     using KeptMap = std::map<Address, Kept>;
     const KeptMap& kept() const { return kept_; }
     // Whether to map the chunk (nullptr: a new one) there would end kept mappings.
@@ -93,6 +97,7 @@ private:
     std::unordered_set<Chunk*> chunks_;
     std::vector<Chunk*> spares_;
     KeptMap kept_;
+    std::uint64_t round_ = 0;
 };
 
 }  // namespace gma

@@ -231,8 +231,7 @@ void PagedStrategy::fence_and_poll(StreamArena& owner) {
     owner.fences.poll();
 }
 
-// Idle chunks that are still mapped in the run from earlier go back there: no call. Returns what is
-// left between them.
+// Idle chunks still mapped in the run go back there: no call. Returns what is left between them.
 std::vector<MissingRun> PagedStrategy::plan_returns(const MissingRun& run, Supply& supply,
                                                     std::vector<Step>& steps) const {
     std::vector<MissingRun> gaps;
@@ -242,7 +241,8 @@ std::vector<MissingRun> PagedStrategy::plan_returns(const MissingRun& run, Suppl
     for (auto it = store_.kept().lower_bound(at); it != store_.kept().end(); ++it) {
         const auto& [address, kept] = *it;
         if (address + kept.bytes > end) { break; }
-        const Candidate* source = supply.pick(kept.chunk);
+        const bool counts = store_.is_of_this_round(kept);
+        const Candidate* source = counts ? supply.pick(kept.chunk) : nullptr;
         if (source == nullptr) { continue; }
         steps.push_back({address, kept.bytes, source});
         if (address > at) { gaps.push_back({at, address - at, room_before, 0}); }

@@ -74,8 +74,10 @@ void PagedStrategy::go_home() {
             all_home = false;
         }
     }
-    // What is left of the moves would make the next round choose otherwise.
-    if (!store_.end_kept(0, ~Address{0}).ok()) { all_home = false; }
+    // What is left of the moves would make the next round choose otherwise. To a capture it also is
+    // in the way.
+    store_.begin_round();
+    if (has_captured_ && !store_.end_kept(0, ~Address{0}).ok()) { all_home = false; }
     store_.sort_spares();
     // Of several streams a calm round leaves fences and small objects where a disturbed one does
     // not, so that the two may take turns for ever: where that begins, all rounds end as disturbed

@@ -101,7 +101,10 @@ public:
     Status check_place(const Request& request) const override;
     Result<bool> fill_place(const Request& request, Effort effort) override;
     Block* take_at(PoolId pool, Address at, Bytes bytes) override;
-    void set_captures(bool captures) override { captures_ = captures; }
+    void set_captures(bool captures) override {
+        captures_ = captures;
+        has_captured_ |= captures;
+    }
     void pin(Block* block) override;
     void unpin(Block* block) override;
     void set_limit(Bytes limit_bytes) override { limit_bytes_ = limit_bytes; }
@@ -226,6 +229,7 @@ private:
     std::uint64_t disturbance_count_ = 0;  // how often that began
     bool go_home_due_ = false;
     bool captures_ = false;  // somewhere a graph is being captured
+    bool has_captured_ = false;
     std::set<PoolId> no_split_pools_;
     StrategyCounters counters_;
 };

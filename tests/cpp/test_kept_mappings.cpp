@@ -1,5 +1,6 @@
 // Old mappings of chunks that moved: a way back without driver calls, and gone when it matters.
 #include <random>
+#include <vector>
 
 #include "pattern_world.h"
 
@@ -23,12 +24,36 @@ public:
             if (i % 32 == 0) { world.check_audit(); }
         }
     }
+    // The same requests every time, with nothing live before and after. Returns their places.
+    std::vector<Address> repeated_round(std::uint64_t seed) {
+        std::mt19937_64 random{seed};
+        std::vector<Address> live;
+        std::vector<Address> places;
+        for (int i = 0; i < 300; ++i) {
+            live.push_back(world.allocate((random() % 40 + 22) * 48_KiB));  // all in one arena
+            if (base_ == 0) { base_ = live.front(); }
+            places.push_back(live.back() - base_);
+            if (live.size() > 4) {
+                std::swap(live[random() % live.size()], live.back());
+                REQUIRE(world.free(live.back()).ok());
+                live.pop_back();
+            }
+        }
+        world.free_all();
+        world.driver.drain_all();
+        world.check_audit();
+        return places;
+    }
     std::uint64_t calls(Call call) { return world.driver.totals().count(call); }
+    std::size_t kept_count() {
+        return world.driver.mapped_ranges().size() - world.driver.live_handles();
+    }
 
     PatternWorld world;
 
 private:
     std::mt19937_64 random_{7};
+    Address base_ = 0;  // of the first block
 };
 
 }  // namespace
@@ -41,6 +66,36 @@ TEST_CASE("a chunk that was there before goes back without a call") {
     CHECK(now.moved_chunks > 500);
     CHECK(placed_count > swing.calls(Call::Map) + 100);
     CHECK(swing.calls(Call::SetAccess) == swing.calls(Call::Map));
+    swing.world.check_nothing_left();
+}
+
+// With captures each round begins without mappings of the ones before.
+TEST_CASE("a round chooses as if there were no mappings of earlier rounds, and makes use of them") {
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+        CAPTURE(seed);
+        Swing keeps;
+        Swing ends;
+        ends.world.allocator->begin_capture(0);
+        ends.world.allocator->end_capture(0);
+        for (int i = 0; i < 6; ++i) {
+            CHECK(keeps.repeated_round(seed) == ends.repeated_round(seed));
+        }
+        CHECK(keeps.kept_count() > 0);
+        CHECK(keeps.calls(Call::Map) < ends.calls(Call::Map));
+        keeps.world.check_nothing_left();
+        ends.world.check_nothing_left();
+    }
+}
+
+TEST_CASE("where graphs are captured, no mapping of an earlier round is in their way") {
+    Swing swing;
+    Allocator& allocator = *swing.world.allocator;
+    swing.repeated_round(7);
+    allocator.begin_capture(0);
+    allocator.end_capture(0);
+    swing.repeated_round(7);
+    static_cast<void>(swing.world.allocate(48_KiB));  // now all went home
+    CHECK(swing.kept_count() == 0);
     swing.world.check_nothing_left();
 }
 
