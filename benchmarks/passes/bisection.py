@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 RESOLUTION = 0.02  # of the size: the search is over when the bracket is this narrow, or 1 wide
 STEP = 0.04  # first step away from an expected answer; each further one is twice as wide
-MOST_TRIES = 8
+MOST_TRIES = 12
 MOST_GROWTH = 16  # a try is at most this many times as large as one that fit
+APART = 0.7  # of a larger size: what lies nearer tells nothing of how live bytes grow
 BLIND_GROWTH = 4  # where nothing says how large the answer may be
 
 Point = tuple[int, int]  # size, peak of live bytes
@@ -106,25 +107,25 @@ def _first_step(size: int) -> int:
 
 
 def _width_up(tries: Sequence[Try], low: int) -> int:
-    """Twice the last step up, where there was one close by."""
+    """Twice the last step up, a third of the size at most; a jump from far away was no step."""
     before = max((each.size for each in tries if each.fits and each.size < low), default=0)
     last = low - before
-    return max(_first_step(low), 2 * last if last <= low // 5 else 0)
+    return max(_first_step(low), min(2 * last, low // 3) if last <= low // 2 else 0)
 
 
 def _width_down(tries: Sequence[Try], high: int) -> int:
-    """Twice the last step down, where there was one close by."""
+    """Twice the last step down, half of the size at most; a jump from far away was no step."""
     after = min((each.size for each in tries if not each.fits and each.size > high), default=high)
     last = after - high
-    return max(_first_step(high), 2 * last if last <= high // 2 else 0)
+    return max(_first_step(high), min(2 * last, high // 2) if last <= high else 0)
 
 
 def size_for(points: Iterable[Point], room_bytes: int) -> int | None:
-    """Return the size whose live bytes would fill the room, by the largest sizes known.
+    """Return the size whose live bytes would fill the room, by large sizes that are known.
 
     One point gives a proportion, two a line, three a parabola.
     """
-    known = sorted(dict(points).items())[-3:]
+    known = _spread(points)
     if not known:
         return None
     if len(known) == 1:
@@ -139,6 +140,19 @@ def size_for(points: Iterable[Point], room_bytes: int) -> int | None:
         x, y = known[0]
         curvature = (slope - (y0 - y) / (x0 - x)) / (x1 - x)
     return max(1, math.floor(_solve(x1, x0, y1, slope, curvature, room_bytes)))
+
+
+def _spread(points: Iterable[Point]) -> list[Point]:
+    """Return up to three points from the largest down, each well below the one above it.
+
+    Neighbours at the end of a search differ by less than one run does from the next: a line
+    through them may point anywhere.
+    """
+    found: list[Point] = []
+    for point in sorted(dict(points).items(), reverse=True):
+        if not found or point[0] <= APART * found[-1][0]:
+            found.append(point)
+    return found[2::-1]
 
 
 def _solve(x1: int, x0: int, y1: int, slope: float, curvature: float, room_bytes: int) -> float:

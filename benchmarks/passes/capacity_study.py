@@ -2,20 +2,24 @@
 
 The first allocator begins with what the live bytes of small sizes let expect. The others begin with
 the two sizes between which the best of those before them ends: capacities are then compared at the
-same sizes, and two tries say that two are equal.
+same sizes, and two tries say that two are equal. Under a further limit each begins where what it
+reached under an earlier one lets expect its end: by how much of the room was live, or how much less
+than the best one it held.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 
 from ..workers.job import Job, Row
 from ..workloads import Sized
-from .bisection import MOST_TRIES, Try, bracket, is_complete, next_size, size_for
+from .bisection import MOST_TRIES, RESOLUTION, Try, bracket, is_complete, next_size, size_for
 
 BASE_BYTES = 640 << 20  # a context and its libraries, roughly: only a first guess depends on it
+USUAL_FILL = 0.98  # of the room, live in the end: ours, where nothing is known yet
 FIRST_TRIES = 3  # more for the first allocator, which finds out how live bytes grow with the size
 
 
@@ -32,6 +36,7 @@ class Study:
     tries: dict[str, list[Try]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     live_bytes: dict[int, int] = field(default_factory=dict)  # by size, of any allocator and limit
+    others: list[Row] = field(default_factory=list)  # searches under other limits that were over
 
     @property
     def limit_bytes(self) -> int | None:
@@ -50,6 +55,8 @@ class Study:
             self._see(tries)
             if row["limit_gb"] == self.limit_gb and "error" not in row:
                 self.tries[row["allocator"]] = tries
+            elif row["limit_gb"] and row.get("complete") and row.get("size"):
+                self.others.append(row)
 
     def add(self, allocator: str, made: Try) -> None:
         """Note a try."""
@@ -74,24 +81,45 @@ class Study:
 
     def _next_size(self, allocator: str) -> int | None:
         tries = self.tries.get(allocator, [])
-        hints = self._hints(allocator)
-        room_bytes = self.limit_bytes or self.card_bytes
         smallest = self.sized.smallest
-        expected = None
-        if room_bytes is not None:
-            expected = size_for(self.live_bytes.items(), room_bytes - BASE_BYTES)
+        hints = self._hints(allocator)
+        expected = self._expected(allocator)
         if not hints and expected is not None and len(self.live_bytes) >= 3:
-            hints = (max(smallest, expected),)  # by the curve, without trying small sizes first
+            hints = _around(max(smallest, expected))  # without trying small sizes first
         most_tries = self.most_tries + (0 if hints else FIRST_TRIES)
         return next_size(
             tries, smallest=smallest, hints=hints, expected=expected, most_tries=most_tries
         )
 
+    def _expected(self, allocator: str) -> int | None:
+        """Return the size at which the room is as full of live bytes as it was before."""
+        room_bytes = self.limit_bytes or self.card_bytes
+        if room_bytes is None:
+            return None
+        fill = USUAL_FILL
+        if (row := self._nearest(allocator)) is not None and row.get("live_peak_bytes"):
+            fill = row["live_peak_bytes"] / ((row["limit_gb"] << 30) - BASE_BYTES)
+        return size_for(self.live_bytes.items(), round(fill * (room_bytes - BASE_BYTES)))
+
     def _hints(self, allocator: str) -> tuple[int, ...]:
-        """Return the bracket of the best of the other allocators, whose searches are over."""
-        found = [bracket(tries) for name, tries in self.tries.items() if name != allocator]
-        low, high = max(found, key=lambda ends: ends[0] or 0, default=(None, None))
+        """Return where to begin: by the best of the others whose searches are over."""
+        found = {name: bracket(tries) for name, tries in self.tries.items() if name != allocator}
+        best = max(found, key=lambda name: found[name][0] or 0, default=None)
+        if best is None:
+            return ()
+        low, high = found[best]
+        mine, its = self._nearest(allocator), self._nearest(best)
+        if low and mine and its and mine["limit_gb"] == its["limit_gb"]:
+            size = round(low * mine["size"] / its["size"])
+            if abs(size - low) > RESOLUTION * low:
+                return _around(max(self.sized.smallest, size))
         return tuple(size for size in (low, high) if size is not None)
+
+    def _nearest(self, allocator: str) -> Row | None:
+        """Return what an allocator reached under the nearest of the other limits."""
+        room_gb = (self.limit_bytes or self.card_bytes or 0) / (1 << 30)
+        mine = [row for row in self.others if row["allocator"] == allocator]
+        return min(mine, key=lambda row: abs(row["limit_gb"] - room_gb), default=None)
 
     def after_next(self) -> list[Job]:
         """Return the jobs that may follow the next one, whichever way that ends."""
@@ -125,3 +153,9 @@ class Study:
             "tries": [asdict(each) for each in tries],
         }
         return found | ({"error": self.errors[allocator]} if allocator in self.errors else {})
+
+
+def _around(size: int) -> tuple[int, int]:
+    """Return two sizes about another one that are a whole search, if it ends between them."""
+    low = size - math.floor(RESOLUTION / 2 * size)
+    return low, low + max(1, math.floor(RESOLUTION * low))
