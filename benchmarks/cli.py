@@ -79,8 +79,8 @@ def bench(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Results of before whose peaks say which times fit in lockstep, where peaks are "
-            "not among the passes; may be given often.",
+            help="Results of before whose peaks say which times fit in lockstep and what is no "
+            "margin, where peaks are not among the passes; may be given often.",
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The results file.")] = None,

@@ -459,7 +459,8 @@ def test_a_run_without_margin_says_whether_it_ran() -> None:
         ({"error": "boom", "out_of_memory": False}, None),
     ):
         workers.answer = lambda job, answer=answer: answer  # type: ignore[misc]
-        row = no_margin.measure("w", "paged", needed, room, workers)  # type: ignore[arg-type]
+        job = no_margin.job("w", "paged")
+        row = no_margin.measure(job, needed, room, lambda job: workers.run(job, 9.0))
         assert row["fits"] is fits
         assert row["left_bytes"] == room.asked[-1] - 512
         assert room.asked[-1] == needed.with_margin(2)

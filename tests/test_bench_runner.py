@@ -309,10 +309,11 @@ class World:
         self.left_bytes.append(free_bytes)
         return Left(free_bytes, 0)
 
-    def run(self, wanted: Request, free_gib: float = 80.0) -> runner.Runner:
-        started: Any = runner.Runner(
-            wanted, Store(self.path, "c", dict(MACHINE)), lambda: room(free_gib), Show(QUIET)
-        )
+    def run(
+        self, wanted: Request, free_gib: float = 80.0, known: Sequence[Row] = ()
+    ) -> runner.Runner:
+        made = Store(self.path, "c", dict(MACHINE))
+        started: Any = runner.Runner(wanted, made, lambda: room(free_gib), Show(QUIET), known)
         started.run()
         return started  # type: ignore[no-any-return]
 
@@ -641,6 +642,36 @@ def test_a_search_that_was_cut_short_is_taken_up_again(
         ("paged", True), ("native", True),
     ]  # fmt: skip
     assert rows[0]["tries"][: len(cut["tries"])] == cut["tries"]
+
+
+def test_a_search_is_saved_after_every_try(world: World) -> None:
+    def interrupt(job: Job) -> None:
+        if len(world.jobs) == 3:
+            raise measure.Interrupted
+
+    wanted = replace(LIMITED, passes=("capacity",))
+    world.before_start = interrupt
+    with pytest.raises(measure.Interrupted):
+        world.run(wanted)
+    (row,) = world.rows()
+    assert (len(row["tries"]), row["complete"], row["limit_gb"]) == (3, False, 80)
+    world.before_start = lambda job: None
+    world.run(wanted)
+    done = {row["allocator"]: row for row in world.rows()}
+    assert done["paged"]["tries"][:3] == row["tries"]
+    assert [done[name]["size"] for name in ("paged", "native")] == [61, 50]
+    assert len(world.rows()) == 2
+
+
+def test_no_margin_takes_the_peaks_of_another_file(world: World) -> None:
+    world.run(replace(LIMITED, passes=("peaks",)))
+    known = world.rows()
+    world.path = world.path.with_name("other.json")
+    wanted = replace(LIMITED, passes=("no-margin",))
+    world.run(wanted)
+    assert not world.path.exists() or world.rows() == []  # nothing says what is needed
+    world.run(wanted, known=known)
+    assert [(row["kind"], row["fits"]) for row in world.rows()] == [("no_margin", True)] * 2
 
 
 def test_a_card_that_cannot_be_filled_leaves_the_part_out(

@@ -13,11 +13,11 @@ the sum would be enough. That counts as not running, and the error says which it
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ..workers.job import Job, Row
-from .capacity import TRY_SECONDS, Room, Workers, lacked_memory
+from .capacity import Room, lacked_memory
 
 NATIVE = "native"
 MARGIN_PERCENT = 2
@@ -60,26 +60,28 @@ def peaks(workload: str, allocator: str, rows: Iterable[Row]) -> list[Row]:
     ]
 
 
+def job(workload: str, allocator: str, steps: int | None = None) -> Job:
+    """Return the run, with the steps of the peaks.
+
+    Driver calls are counted as they were there, since what counts them may take memory too.
+    """
+    return Job(workload, allocator, steps=steps, card=False, driver_calls=True)
+
+
 def measure(
-    workload: str,
-    allocator: str,
+    wanted: Job,
     needed: Need,
     room: Room,
-    workers: Workers,
-    *,
-    steps: int | None = None,
+    run: Callable[[Job], Row],
     margin_percent: float = MARGIN_PERCENT,
-    seconds: float = TRY_SECONDS,
 ) -> Row:
-    """Run once and return the row: `fits` is null where something else than memory failed.
+    """Run a job() once and return the row: `fits` is null where not memory but else failed.
 
-    Steps must be those of the peaks. Driver calls are counted as they were there, since what counts
-    them may take memory too. Raises BallastError where the card has not so much.
+    Raises BallastError where the card has not so much.
     """
     left = room.leave(needed.with_margin(margin_percent))
-    job = Job(workload, allocator, steps=steps, card=False, driver_calls=True)
     begin = time.monotonic()
-    row = workers.run(job, seconds)
+    row = run(wanted)
     failed = "error" in row
     driver = row.get("driver") or {}
     return row | {

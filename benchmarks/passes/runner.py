@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 from ..store import Row, Store, key, next_group
 from ..workers.ballast import Ballast, BallastError
@@ -180,28 +181,30 @@ class Runner:
         study = self._study(task)
         with self._ballast(task) as room, self._workers() as workers:
             for row in capacity.measure(
-                study, room, workers, capacity.TRY_SECONDS, self.left_s, self._told
+                study, room, workers, capacity.TRY_SECONDS, self.left_s, partial(self._told, task)
             ):
-                self.store.drop([each for each in self._rows(task) if key(each) == key(row)])
-                self.keep(task, [row])
+                self.show.rows([{"kind": task.kind, **row}])
 
-    def _told(self, row: Row) -> None:
+    def _told(self, task: Task, row: Row) -> None:
+        """Save a search after every try: each is a process, and more may not come."""
         tried = row["tries"][-1]
         self.show.detail(f"{row['allocator']}: {tried['size']} {row['unit']}")
+        made = {"kind": task.kind, "round": task.round, "group": None, **row}
+        self.store.drop([each for each in self._rows(task) if key(each) == key(made)])
+        self.store.add(made)
 
     def try_no_margin(self, task: Task) -> None:
         """See whether a run gets by with little more than what is live."""
-        needed = no_margin.need(task.workload, self.store.results.rows)
-        if needed is None:
+        if (needed := self._needed(task)) is None:
             needs = "native's row of peaks, with a card's peak no lower than what was reserved"
-            self.show.say(f"{task}: left out, it needs {needs}")
+            self.show.say(f"{task}: left out, it needs {needs}; --known may name its file")
             return
-        steps = self.request.steps(task.workload)
-        with Ballast() as room, self._workers() as workers:
-            row = no_margin.measure(
-                task.workload, task.allocators[0], needed, room, workers, steps=steps
-            )
+        with Ballast() as room:
+            row = no_margin.measure(self._no_margin_job(task), needed, room, self.measure)
         self.keep(task, [row])
+
+    def _needed(self, task: Task) -> no_margin.Need | None:
+        return no_margin.need(task.workload, [*self.known, *self.store.results.rows])
 
     def _ballast(self, task: Task) -> AbstractContextManager[Ballast | None]:
         return nullcontext() if task.limit_gb is None else Ballast()
@@ -339,17 +342,21 @@ class Runner:
         steps = self.request.loss_steps(task.workload)
         return Job(task.workload, allocator, steps=steps, deterministic=True, card=False)
 
+    def _no_margin_job(self, task: Task) -> Job:
+        return no_margin.job(task.workload, task.allocators[0], self.request.steps(task.workload))
+
     def _next_jobs(self) -> list[Job]:
         """Return the jobs of the next tasks that fit, as far as they are known."""
         fits = [task for task in self._soon if self.costs.seconds(task) <= self.left_s()]
         if not fits:
             return []
         task = fits[0]
-        if task.kind == "peaks":  # such a run may be shorter than the next one's imports
+        one_run = {"peaks": self._peaks_job, "no_margin": self._no_margin_job}
+        if task.kind in one_run:  # such a run may be shorter than the next one's imports
             few = fits[: max(1, self.cores // CORES_FOR_IMPORTS)]
             return [
-                self._peaks_job(each)
-                for each in itertools.takewhile(lambda each: each.kind == "peaks", few)
+                one_run[each.kind](each)
+                for each in itertools.takewhile(lambda each: each.kind == task.kind, few)
             ]
         if task.kind == "times":
             first = next(iter(self._groups(task)), Group(()))
