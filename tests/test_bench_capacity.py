@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -346,7 +347,7 @@ def test_real_processes_are_searched(rig: Machine, root: Any) -> None:
             {{"kind": "capacity", "workload": "kv", "allocator": "native", "limit_gb": None,
               "tries": [{{"size": 8, "fits": True}}, {{"size": 60, "fits": False}}]}}
         ])
-        with capacity.Workers(ahead=True) as workers:
+        with capacity.Workers(ahead=1) as workers:
             print(json.dumps(list(capacity.measure(study, None, workers))))
         """,
         env={"RIG_CAPACITY_MB": "1024"},
@@ -371,11 +372,15 @@ class FakeProcess:
     def wait_ready(self, seconds: float) -> bool:
         return True
 
+    def resize(self, size: int) -> None:
+        assert not self.went
+        self.job = replace(self.job, size=size)
+
     def go(self) -> None:
         self.went = True
 
     def finish(self, seconds: float) -> Row:
-        assert len(self.alive) <= 3  # this one, and one for each way it can end
+        assert len(self.alive) <= 5  # this one, and two for each allocator that may be next
         self.kill()
         fits = (self.job.size or 0) <= 50
         return self.job.row() | ({} if fits else {"error": "x", "out_of_memory": True})
@@ -385,8 +390,8 @@ class FakeProcess:
             self.alive.remove(self)
 
 
-@pytest.mark.parametrize("ahead", [True, False])
-def test_the_next_worker_starts_while_one_runs(ahead: bool) -> None:
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_the_next_worker_starts_while_one_runs(ahead: int) -> None:
     FakeProcess.alive = []
     begun: list[FakeProcess] = []
 
@@ -397,24 +402,55 @@ def test_the_next_worker_starts_while_one_runs(ahead: bool) -> None:
     study = made("a", "b")
     with capacity.Workers(ahead=ahead, begin=begin) as workers:
         rows = list(capacity.measure(study, FakeRoom(), workers))
-        count = sum(len(row["tries"]) for row in rows)
-        assert sum(process.went for process in begun) == count
-        if ahead:
-            assert len(begun) > count
-            order = [process.job for process in begun]
-            assert len(set(order)) == len(order)  # each that was needed had been started ahead
-        else:
-            assert len(begun) == count
+    tried = [(row["allocator"], each["size"]) for row in rows for each in row["tries"]]
+    went = [(process.job.allocator, process.job.size) for process in begun if process.went]
+    assert sorted(went) == sorted(tried)
+    assert len(begun) <= len(tried) + 3 * ahead  # those that waited in vain where one ended
     assert FakeProcess.alive == []
+
+
+def test_a_worker_learns_its_size_when_it_is_let_go(rig: Machine, root: Any) -> None:
+    done = rig.run_fresh(
+        f"""
+        import json, sys
+        sys.path.insert(0, {str(root)!r})
+        from benchmarks.workers.job import Job
+        from benchmarks.workers.process import start
+
+        process = start(Job("kv", "native", size=999_999))
+        process.wait_ready(60)
+        process.resize(8)
+        process.go()
+        print(json.dumps(process.finish(60)))
+        """
+    )
+    row = json.loads(done.stdout)
+    assert "error" not in row, row
+    assert row["size"] == 8
+    assert 500 << 20 < row["live_peak_bytes"] < 1 << 30
+
+
+def test_a_run_that_does_not_end_does_not_fit() -> None:
+    workers = FakeWorkers({"a": 1.02}, 24 * GIB)
+    workers.answer = lambda job: (
+        {"error": "no end after 0 s"} if job.size and job.size > 50 else None
+    )
+    study = made("a")
+    (row,) = capacity.measure(study, FakeRoom(), workers, seconds=0.0)  # type: ignore[arg-type]
+    assert row["complete"]
+    assert (row["size"], "error" in row) == (50, False)
+    workers.answer = lambda job: {"error": "no end after 0 s"}
+    (row,) = capacity.measure(made("a"), FakeRoom(), workers, seconds=0.0)  # type: ignore[arg-type]
+    assert row["error"] == "no end after 0 s"  # nothing shows that a size would end
 
 
 def test_workers_are_ended_when_something_fails() -> None:
     FakeProcess.alive = []
-    workers = capacity.Workers(ahead=True, begin=FakeProcess)  # type: ignore[arg-type]
+    workers = capacity.Workers(ahead=1, begin=FakeProcess)  # type: ignore[arg-type]
 
     def fail() -> None:
         with workers:
-            workers.run(Job("w", "a", size=4), 9.0, [Job("w", "a", size=8), Job("w", "a", size=2)])
+            workers.run(Job("w", "a", size=4), 9.0, [Job("w", "a", size=8), Job("w", "b", size=2)])
             assert len(FakeProcess.alive) == 2
             raise KeyboardInterrupt
 

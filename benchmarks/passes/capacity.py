@@ -8,7 +8,8 @@
 A limit of 24 means that 24 GiB are really free on the card before the process starts: its context
 comes out of them. The ballast holds the rest. Each try is a fresh process. A size fits if the run
 ends without an error, and does not if memory was lacking; any other error ends that allocator's
-search. What to try is said by capacity_study.py.
+search. A run that has not ended after TRY_SECONDS, where a smaller size fits, does not fit either.
+What to try is said by capacity_study.py.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Protocol
 
@@ -28,7 +29,7 @@ from .bisection import Try
 from .capacity_study import Study
 
 LIMITS_GB = (24, 40, 80)
-TRY_SECONDS = 240.0
+TRY_SECONDS = 90.0  # a run takes some 3 to 15 s: near the edge one may retry without end
 LONGEST_ERROR = 120  # characters kept of a try's error: a search has several, and all say the same
 # What libraries say when there is no memory for what they take from the driver themselves.
 STARVED = (
@@ -74,26 +75,23 @@ def study(
 
 
 class Workers:
-    """Runs jobs, and may start the next ones ahead, so that their imports cost no time.
+    """Runs jobs, and may start those of the next ones ahead, so that their imports cost no time.
 
     A worker that waits has imported its libraries and started nothing of CUDA: it holds no memory
-    of the card. Those that turn out not to be needed are ended.
+    of the card. It learns its size when it is let go, so any that waits will do for its allocator.
+    Those that turn out not to be needed are ended.
     """
 
-    def __init__(self, ahead: bool = False, begin: Callable[[Job], Process] = start) -> None:
-        self._ahead = ahead
+    def __init__(self, ahead: int = 0, begin: Callable[[Job], Process] = start) -> None:
+        self._ahead = ahead  # so many wait for each allocator that may be next
         self._begin = begin
-        self._waiting: dict[Job, Process] = {}
+        self._waiting: dict[Job, list[Process]] = {}  # by job without a size; the oldest first
 
     def run(self, job: Job, seconds: float, following: Iterable[Job] = ()) -> Row:
-        """Run one job, while those that may follow it start."""
-        process = self._waiting.pop(job, None) or self._begin(job)
-        self._end(keep=set(following))
+        """Run one job, while workers for those that may follow it start."""
+        process = self._taken(job)
         try:
-            if self._ahead:
-                for each in following:
-                    if each not in self._waiting:
-                        self._waiting[each] = self._begin(each)
+            self._prepare(list(following))
             deadline = time.monotonic() + seconds
             if process.wait_ready(seconds):
                 process.go()
@@ -101,10 +99,25 @@ class Workers:
         finally:
             process.kill()
 
+    def _taken(self, job: Job) -> Process:
+        if not (waiting := self._waiting.get(_sizeless(job))):
+            return self._begin(job)
+        process = waiting.pop(0)
+        assert job.size is not None
+        process.resize(job.size)
+        return process
+
+    def _prepare(self, following: list[Job]) -> None:
+        self._end(keep={_sizeless(job) for job in following})
+        for job in following:
+            waiting = self._waiting.setdefault(_sizeless(job), [])
+            while len(waiting) < self._ahead:
+                waiting.append(self._begin(job))
+
     def _end(self, keep: set[Job]) -> None:
-        for job in list(self._waiting):
-            if job not in keep:
-                self._waiting.pop(job).kill()
+        for job in self._waiting.keys() - keep:
+            for process in self._waiting.pop(job):
+                process.kill()
 
     def __enter__(self) -> Workers:
         return self
@@ -116,6 +129,10 @@ class Workers:
         trace: TracebackType | None,
     ) -> None:
         self._end(keep=set())
+
+
+def _sizeless(job: Job) -> Job:
+    return replace(job, size=None)
 
 
 def measure(
@@ -147,7 +164,8 @@ def measure(
             break  # it was ended for the sake of seconds_left: no fault of its own
         longest_s = max(longest_s, took_s)
         study.add(allocator, _as_try(size, row, took_s, left_bytes))
-        if "error" in row and not lacked_memory(row):
+        is_endless = took_s >= seconds and study.row(allocator)["size"] is not None
+        if "error" in row and not lacked_memory(row) and not is_endless:
             study.errors[allocator] = row["error"]
         told(study.row(allocator))
         if study.is_over(allocator):

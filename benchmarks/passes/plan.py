@@ -26,6 +26,8 @@ CAPACITY_TRIES = 5  # for each allocator; they begin where the one before has en
 # until a run of the workload has told.
 GUESSES = {"model": (6.0, 0.25), "document": (6.0, 0.25), "pattern": (2.5, 0.1), "rmm": (3.0, 0.1)}
 IMPORTS_S = 7.0
+TRY_S = 2.0  # the steps of a run of a capacity search, and the end of its process
+BALLAST_S = 3.0  # until it has filled the card
 DETERMINISTIC = 2.0  # how much slower steps with such kernels are
 
 
@@ -175,9 +177,10 @@ class Costs:
             at_once = max(1, min(len(task.allocators), self.cores // 2))
             return (self.imports_s + run_s) * len(task.allocators) / at_once
         if task.kind == "capacity":
-            return CAPACITY_TRIES * len(task.allocators) * (imports_s + first_s + 5.0)
+            tries = CAPACITY_TRIES * len(task.allocators)
+            return tries * (imports_s + first_s + TRY_S)
         if task.kind == "no_margin":
-            return 2 * imports_s + one_s + 5.0
+            return imports_s + one_s + BALLAST_S
         return imports_s + one_s
 
     def _parts_s(self, workload: str) -> tuple[float, float]:

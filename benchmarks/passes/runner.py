@@ -26,6 +26,7 @@ from .room import Room
 RUN_SECONDS = 300.0  # a single run that takes longer is ended and noted
 IMPORT_SECONDS = 180.0
 CORES_FOR_IMPORTS = 4  # of one process that starts ahead of its turn
+CORES_FOR_TRIES = 8  # of one that starts ahead for each allocator that may be next
 SETTLE_LOOKS = 20
 SETTLE_SECONDS = 0.05
 LEAST_SECONDS = 20.0  # a run gets that much, even if the time is over meanwhile
@@ -210,7 +211,8 @@ class Runner:
         return nullcontext() if task.limit_gb is None else Ballast()
 
     def _workers(self) -> capacity.Workers:
-        return capacity.Workers(self.ahead.is_on, self.ahead.start)
+        count = max(1, self.cores // CORES_FOR_TRIES) if self.ahead.is_on else 0
+        return capacity.Workers(count, self.ahead.start)
 
     def _study(self, task: Task) -> Study:
         """Return the search with what earlier sessions tried, without those that failed then."""

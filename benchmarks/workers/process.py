@@ -11,7 +11,7 @@
 
 Lines of the protocol, on the worker's stdout and stdin; everything else there is ignored:
 
-    worker READY           then waits for GO
+    worker READY           then waits for GO, before which SIZE <n> may change the job's size
     worker STARTED         CUDA serves; with turns it waits for GO before step 0 and every other one
     worker STEP <i> <ms>   only with turns
     worker ROW {json}      last; a failure that the worker could tell has `error` in it
@@ -30,6 +30,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import IO
 
 from ..allocators import choose, find
@@ -76,11 +77,19 @@ class Process:
         """Wait, after go(), until CUDA serves in the worker; False if it does not get there."""
         return self._wait("STARTED", seconds) is not None
 
+    def resize(self, size: int) -> None:
+        """Give the job another size; before the first go()."""
+        self.job = replace(self.job, size=size)
+        self._say(f"SIZE {size}")
+
     def go(self) -> None:
         """Let the worker start CUDA, or begin its next step."""
+        self._say("GO")
+
+    def _say(self, line: str) -> None:
         assert self._child.stdin is not None
         with contextlib.suppress(OSError, ValueError):  # it has ended, which finish() will tell
-            self._child.stdin.write("GO\n")
+            self._child.stdin.write(f"{line}\n")
             self._child.stdin.flush()
 
     def step(self, seconds: float = 120.0) -> tuple[int, float] | None:

@@ -19,6 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from ..allocators import choose, find, put_in_place
@@ -44,6 +45,7 @@ class Channel:
         self._out = os.dup(1)
         os.dup2(2, 1)
         self._words: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.size: int | None = None  # another one than the job's; good after the first GO
         self._parent = os.getppid()
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -56,10 +58,15 @@ class Channel:
         self._words.get()
 
     def _listen(self) -> None:
-        """Note each GO; where the runner is gone, nobody wants the rest."""
+        """Note each GO and SIZE; where the runner is gone, nobody wants the rest."""
+        begun = b""
         while text := os.read(0, 4096):
-            for _ in range(text.count(b"GO\n")):
-                self._words.put(b"GO")
+            *lines, begun = (begun + text).split(b"\n")
+            for line in lines:
+                if line.startswith(b"SIZE "):
+                    self.size = int(line[5:])
+                elif line == b"GO":
+                    self._words.put(line)
         time.sleep(ORPHAN_SECONDS)  # a parent that dies closes its files first
         if os.getppid() != self._parent:
             os._exit(1)
@@ -165,6 +172,8 @@ def measure(job: Job, channel: Channel) -> Row:
             card.wait_ready()
         channel.say("READY")
         channel.wait_for_go()
+        if channel.size is not None:
+            job = replace(job, size=channel.size)
         begin = time.perf_counter()
         if card is not None:
             card.begin()
