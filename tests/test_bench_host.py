@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -176,6 +177,20 @@ def test_a_worker_that_fails_is_a_row(tmp_path: Path) -> None:
     assert late == {"allocator": "native", "error": "no end after 0 s"}
 
 
+@pytest.mark.parametrize("then", ["time.sleep(60)", "sys.exit('boom')"])
+def test_what_a_worker_had_measured_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, then: str
+) -> None:
+    program = (
+        "import sys, time; print('ROW {\"n\": 1}'); print('ROW {\"n\": 2}');"
+        f" print('ROW {{', end='', flush=True); {then}"
+    )
+    monkeypatch.setattr(host_process, "command", lambda *_: [sys.executable, "-c", program])
+    row = host_process.run_worker("w", "native", tmp_path / "x.so", [], 1.0)
+    assert (row["allocator"], row["n"]) == ("native", 2)
+    assert row["error"] in ("no end after 1 s", "exit code 1: boom")
+
+
 @pytest.mark.torch
 def test_what_cannot_be_compiled_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -281,8 +296,8 @@ def run_in_process(machine: Machine, root: Path, worker: str, arguments: list[st
         {worker}.main()
         """
     )
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("ROW ")]
-    return json.loads(line[4:])
+    lines = [line for line in done.stdout.splitlines() if line.startswith("ROW ")]
+    return json.loads(lines[-1][4:])
 
 
 STOCK_LACKS = {"getDeviceStats", *(f"history {name}" for name in CONTEXTS)}

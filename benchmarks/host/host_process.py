@@ -1,6 +1,6 @@
 """Processes that measure the host's side, one for each allocator, and the file of what they found.
 
-Shared by host_cost.py and scale.py. Each prints one line, ROW and JSON.
+Shared by host_cost.py and scale.py. Each prints a line, ROW and JSON, or one after each part.
 """
 
 from __future__ import annotations
@@ -39,21 +39,32 @@ def names(text: str) -> list[str]:
 
 
 def run_worker(worker: str, allocator: str, library: Path, extra: list[str], seconds: float) -> Row:
-    """Measure one allocator in a process of its own; a failure is a row with `error`."""
+    """Measure one allocator in a process of its own; a failure is a row with `error`.
+
+    Of several rows that it prints the last one counts, which is there after a failure too.
+    """
     words = command(f"host.{worker}", "--allocator", allocator, "--library", str(library), *extra)
-    row: Row = {"allocator": allocator}
     try:
         done = subprocess.run(
             words, env=child_environment(allocator), capture_output=True, text=True,
             errors="replace", timeout=seconds, check=False,
         )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return row | {"error": f"no end after {seconds:.0f} s"}
-    lines = [line for line in done.stdout.splitlines() if line.startswith("ROW ")]
-    if done.returncode != 0 or not lines:
-        end = " | ".join(done.stderr.strip().splitlines()[-ERROR_LINES:])
-        return row | {"error": f"exit code {done.returncode}: {end}"}
-    return dict(json.loads(lines[-1][4:]))
+    except subprocess.TimeoutExpired as late:
+        said = late.stdout or b""  # bytes, whatever was asked for
+        text = said if isinstance(said, str) else said.decode(errors="replace")
+        found = _last_row(text)
+        return {"allocator": allocator, **found, "error": f"no end after {seconds:.0f} s"}
+    found = _last_row(done.stdout)
+    if done.returncode == 0 and found:
+        return found
+    end = " | ".join(done.stderr.strip().splitlines()[-ERROR_LINES:])
+    return {"allocator": allocator, **found, "error": f"exit code {done.returncode}: {end}"}
+
+
+def _last_row(text: str) -> Row:
+    whole = text.rpartition("\n")[0]  # what comes after was not written to its end
+    lines = [line for line in whole.splitlines() if line.startswith("ROW ")]
+    return dict(json.loads(lines[-1][4:])) if lines else {}
 
 
 def command_line() -> str:

@@ -1,10 +1,11 @@
-"""Measure under one allocator how costs grow with the number of things, and print one line of JSON.
+"""Measure under one allocator how costs grow with the number of things, and print lines of JSON.
 
     python -m benchmarks.host.scale_worker --allocator native --library LIBRARY
 
-LIBRARY is scale.cpp, compiled. The row's `curves` holds lists of [n, cost] or, where a cost has
-both, [n, middle, mean]; the mean also has what is rare and slow, the calls of the driver. What the
-card has no memory for, or what does not end in time, is named in `left_out`.
+LIBRARY is scale.cpp, compiled. After each part the row so far is printed; the last one is all.
+Its `curves` hold lists of [n, cost] or, where a cost has both, [n, middle, mean]; the mean also has
+what is rare and slow, the calls of the driver. What the card has no memory for, or what does not
+end in time, is named in `left_out`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import math
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from ..allocators import choose, put_in_place
@@ -69,13 +71,17 @@ class Scale:
         self._loops.stream_pairs.argtypes = [size, count, seconds, found]
         self._loops.thread_pairs.argtypes = [size, count, count, seconds, found]
 
-    def measure(self) -> None:
-        """Measure everything; what leaves the least behind comes first."""
-        self.held()
-        self.streams()
-        self.threads()
+    def measure(self, told: Callable[[], None]) -> None:
+        """Measure everything; what leaves the least behind comes first. `told` is called often."""
+        for part in (self.held, self.streams, self.threads):
+            try:
+                part()
+            except Refused as refusal:
+                self.left_out.append(f"{part.__name__}, the rest: {refusal}")
+            told()
         for name, (least, most, highest) in LIVE.items():
             self.live(name, least, most, min(highest, self.most.live))
+            told()
 
     def held(self) -> None:
         """Pairs of a large block, growth by 1 GB and giving it back, with so much memory held."""
@@ -194,8 +200,8 @@ def up_to(counts: tuple[float, ...], highest: float) -> list[float]:
     return [count for count in counts if count <= highest] or [highest]
 
 
-def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Measure in this process, and return the row."""
+def run(arguments: argparse.Namespace, told: Callable[[dict[str, Any]], None]) -> None:
+    """Measure in this process, and tell the row: what there is after each part, the last is all."""
     started = time.monotonic()
     choose(arguments.allocator, os.environ)
     import torch
@@ -204,9 +210,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     row["door"] = put_in_place(torch, arguments.allocator)
     torch.zeros(1, device="cuda")
     scale = Scale(torch, arguments.library, arguments)
-    scale.measure()
     row |= {"curves": scale.curves, "left_out": scale.left_out}
-    return row | {"took_s": round(time.monotonic() - started, 1)}
+    scale.measure(lambda: told(row | {"took_s": round(time.monotonic() - started, 1)}))
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
@@ -224,7 +229,7 @@ def main() -> None:
     parser.add_argument("--allocator", required=True)
     parser.add_argument("--library", required=True)
     add_limits(parser)
-    print("ROW " + json.dumps(run(parser.parse_args())), flush=True)
+    run(parser.parse_args(), lambda row: print("ROW " + json.dumps(row), flush=True))
 
 
 if __name__ == "__main__":
