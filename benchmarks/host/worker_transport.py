@@ -14,7 +14,7 @@ import contextlib
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +71,8 @@ def epoch_us(batches: Any) -> float:
     return (time.perf_counter_ns() - begin) / 1e3 / count
 
 
-def measure(rounds: int, sizes: list[int]) -> list[Row]:
-    """Time both ways in alternating order."""
+def measure(rounds: int, sizes: list[int], keep: Callable[[list[Row]], None]) -> list[Row]:
+    """Time both ways in alternating order; the rows so far are kept after every size."""
     rows: list[Row] = []
     for size in sizes:
         with loaders(size, batch_count(size)) as both:
@@ -81,6 +81,7 @@ def measure(rounds: int, sizes: list[int]) -> list[Row]:
                     row = {"bytes": size, "way": way, "round": index}
                     rows.append(row | {"us": round(epoch_us(both[way]), 2)})
         print(render(summary(rows)[-1:]), flush=True)
+        keep(rows)
     return rows
 
 
@@ -139,11 +140,14 @@ def main() -> None:
     torch.set_num_threads(1)  # the workers have one each, too
     machine = environment() | {"load_average": os.getloadavg()[0]}  # of others, before it starts
     print("| a batch of | shared µs | by value µs | by value / shared |\n|---|---|---|---|")
-    rows = measure(arguments.rounds, arguments.sizes)
-    found = summary(rows)
-    at = loses_from(found)
+
+    def keep(rows: list[Row]) -> None:
+        found = summary(rows)
+        more = {"summary": found, "loses_from_bytes": loses_from(found)}
+        host_process.write(rows, arguments.out, machine, **more)
+
+    at = loses_from(summary(measure(arguments.rounds, arguments.sizes, keep)))
     print(f"by value is slower {'nowhere' if at is None else f'from {text(at)}'}")
-    host_process.write(rows, arguments.out, machine, summary=found, loses_from_bytes=at)
     print(f"results: {arguments.out}")
 
 
