@@ -409,6 +409,13 @@ def test_the_next_worker_starts_while_one_runs(ahead: int) -> None:
     assert FakeProcess.alive == []
 
 
+def test_what_comes_after_a_search_starts_when_its_end_is_near() -> None:
+    workers, then = FakeWorkers({"a": 1.02}, 24 * GIB), Job("v", "a", size=4)
+    rows_of(made("a"), workers, then=[then])
+    assert then not in workers.following[0]
+    assert then in workers.following[-1]
+
+
 def test_a_worker_learns_its_size_when_it_is_let_go(rig: Machine, root: Any) -> None:
     done = rig.run_fresh(
         f"""

@@ -229,6 +229,11 @@ class FakeProcess:
         self.outcome = outcome
         self.steps = outcome.pop("steps", 3)
         self.is_alive = True
+        self.answer: Callable[[Job], dict[str, Any]] = lambda job: self.outcome
+
+    def resize(self, size: int) -> None:
+        self.job = replace(self.job, size=size)
+        self.outcome = self.answer(self.job)
 
     def wait_ready(self, seconds: float) -> bool:
         return True
@@ -289,6 +294,12 @@ class World:
     def start(self, job: Job) -> FakeProcess:
         self.before_start(job)
         self.jobs.append(job)
+        process = FakeProcess(job, self.log, self.outcome(job))
+        process.answer = self.outcome
+        self.processes.append(process)
+        return process
+
+    def outcome(self, job: Job) -> dict[str, Any]:
         outcome: dict[str, Any] = {
             "startup_s": 0.1, "run_s": 1.0, "step_ms": [5.0, 1.0, 1.0, 1.0],
             "losses": self.losses.get(job.allocator, ["0x1p+0"]),
@@ -300,9 +311,7 @@ class World:
         if job.allocator in self.fail:
             error = self.fail[job.allocator]
             outcome = {"error": error, "out_of_memory": "out of memory" in error}
-        process = FakeProcess(job, self.log, outcome)
-        self.processes.append(process)
-        return process
+        return outcome
 
     def leave(self, free_bytes: int) -> Left:
         """Fill the card but for so many bytes."""
@@ -661,6 +670,21 @@ def test_a_search_is_saved_after_every_try(world: World) -> None:
     assert done["paged"]["tries"][:3] == row["tries"]
     assert [done[name]["size"] for name in ("paged", "native")] == [61, 50]
     assert len(world.rows()) == 2
+
+
+def test_searches_with_workers_ahead_try_the_same(
+    monkeypatch: pytest.MonkeyPatch, world: World
+) -> None:
+    wanted = replace(LIMITED, passes=("capacity",), limits_gb=(40, 80))
+    world.run(wanted)
+    plain = [(row["allocator"], row["tries"][-1]["size"]) for row in world.rows()]
+    count, world.jobs = len(world.jobs), []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    world.path = world.path.with_name("other.json")
+    world.run(wanted)
+    assert [(row["allocator"], row["tries"][-1]["size"]) for row in world.rows()] == plain
+    assert count < len(world.jobs) <= count + 12
+    assert not any(process.is_alive for process in world.processes)
 
 
 def test_no_margin_takes_the_peaks_of_another_file(world: World) -> None:

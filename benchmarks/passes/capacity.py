@@ -142,9 +142,11 @@ def measure(
     seconds: float = TRY_SECONDS,
     seconds_left: Callable[[], float] = lambda: math.inf,
     told: Callable[[Row], None] = lambda row: None,
+    then: Sequence[Job] = (),
 ) -> Iterator[Row]:
     """Yield one row for each allocator of the study, when its search is over.
 
+    then          what comes after the study, for which workers start when its end may be near
     told          gets the row so far after every try
     seconds_left  when no other try fits in, the row so far is yielded, with `complete` false
     Raises BallastError where the card has less than the limit.
@@ -156,6 +158,8 @@ def measure(
         if room is not None and study.limit_bytes is not None:
             left_bytes = room.leave(study.limit_bytes).free_bytes
         following = study.after_next()
+        if len(following) < 2 and study.tries.get(allocator):  # of two ways one is the end
+            following += then
         begin = time.monotonic()
         allowed_s = min(seconds, seconds_left())
         row = workers.run(study.job(allocator, size), allowed_s, following)

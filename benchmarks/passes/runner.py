@@ -62,6 +62,8 @@ class Runner:
         # Without NVML a poller asks the driver, and holds memory of the card while it waits.
         cores = self.cores if self.empty.free_bytes is not None else 1
         self.ahead = Ahead(cores, start)
+        count = max(1, self.cores // CORES_FOR_TRIES) if self.ahead.is_on else 0
+        self.workers = capacity.Workers(count, self.ahead.start)
         self._soon: list[Task] = []
 
     def left_s(self) -> float:
@@ -180,11 +182,20 @@ class Runner:
     def find_capacity(self, task: Task) -> None:
         """Find the largest size that runs within a limit, for one allocator after the other."""
         study = self._study(task)
-        with self._ballast(task) as room, self._workers() as workers:
+        with self._ballast(task) as room:
             for row in capacity.measure(
-                study, room, workers, capacity.TRY_SECONDS, self.left_s, partial(self._told, task)
-            ):
+                study, room, self.workers, capacity.TRY_SECONDS, self.left_s,
+                partial(self._told, task), self._next_searches(),
+            ):  # fmt: skip
                 self.show.rows([{"kind": task.kind, **row}])
+
+    def _next_searches(self) -> list[Job]:
+        """Return a job of the next search; a worker learns its size later."""
+        soon = [task for task in self._soon if self.costs.seconds(task) <= self.left_s()]
+        if not soon or soon[0].kind != "capacity":
+            return []
+        study = self._study(soon[0])
+        return [study.job(*now) for now in [study.next()] if now is not None]
 
     def _told(self, task: Task, row: Row) -> None:
         """Save a search after every try: each is a process, and more may not come."""
@@ -209,10 +220,6 @@ class Runner:
 
     def _ballast(self, task: Task) -> AbstractContextManager[Ballast | None]:
         return nullcontext() if task.limit_gb is None else Ballast()
-
-    def _workers(self) -> capacity.Workers:
-        count = max(1, self.cores // CORES_FOR_TRIES) if self.ahead.is_on else 0
-        return capacity.Workers(count, self.ahead.start)
 
     def _study(self, task: Task) -> Study:
         """Return the search with what earlier sessions tried, without those that failed then."""
