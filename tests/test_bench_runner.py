@@ -687,6 +687,17 @@ def test_searches_with_workers_ahead_try_the_same(
     assert not any(process.is_alive for process in world.processes)
 
 
+def test_a_search_is_begun_where_a_part_of_it_fits() -> None:
+    wanted = replace(LIMITED, passes=("capacity", "no-margin"))
+    tasks, costs = plan.make(wanted), Costs(wanted)
+    (search_s,) = [costs.seconds(task) for task in tasks if task.kind == "capacity"]
+    planned, left_out = plan.fitting(tasks, costs, 0.5 * search_s)
+    assert [task.kind for task in planned] == ["capacity"]
+    assert [task.kind for task in left_out] == ["no_margin"] * 2
+    planned, _ = plan.fitting(tasks, costs, 0.2 * search_s)
+    assert "capacity" not in [task.kind for task in planned]
+
+
 def test_no_margin_takes_the_peaks_of_another_file(world: World) -> None:
     world.run(replace(LIMITED, passes=("peaks",)))
     known = world.rows()

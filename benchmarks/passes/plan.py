@@ -27,6 +27,7 @@ CAPACITY_TRIES = 5  # for each allocator; they begin where the one before has en
 GUESSES = {"model": (6.0, 0.25), "document": (6.0, 0.25), "pattern": (2.5, 0.1), "rmm": (3.0, 0.1)}
 IMPORTS_S = 7.0
 TRY_S = 2.0  # the steps of a run of a capacity search, and the end of its process
+WORTH_A_BEGINNING = 0.3  # of a capacity search: so much of it, and the first allocator's is over
 BALLAST_S = 3.0  # until it has filled the card
 DETERMINISTIC = 2.0  # how much slower steps with such kernels are
 
@@ -164,6 +165,11 @@ class Costs:
         ratio = taken_s / expected_s if expected_s else 1.0
         return min(max(ratio, 0.25), 4.0) * self._model_s(task)
 
+    def least_s(self, task: Task) -> float:
+        """Return with how many seconds a task is begun: a search keeps what it has found."""
+        part = WORTH_A_BEGINNING if task.kind == "capacity" else 1.0
+        return part * self.seconds(task)
+
     def _model_s(self, task: Task) -> float:
         first_s, step_s = self._parts_s(task.workload)
         steps = self.request.steps(task.workload) or WORKLOADS[task.workload].steps
@@ -203,14 +209,13 @@ def _guess(workload: str) -> tuple[float, float]:
 
 
 def fitting(tasks: Iterable[Task], costs: Costs, seconds: float) -> tuple[list[Task], list[Task]]:
-    """Divide tasks into those that fit in the time, in order, and those that do not."""
+    """Divide tasks into those that are begun in the time, in order, and those that are not."""
     planned: list[Task] = []
     left_out: list[Task] = []
     for task in tasks:
-        cost_s = costs.seconds(task)
-        if cost_s <= seconds:
+        if costs.least_s(task) <= seconds:
             planned.append(task)
-            seconds -= cost_s
+            seconds -= costs.seconds(task)
         else:
             left_out.append(task)
     return planned, left_out

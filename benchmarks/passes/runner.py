@@ -85,7 +85,7 @@ class Runner:
         try:
             for index, task in enumerate(tasks):
                 self._soon = tasks[index + 1 :]
-                if self.costs.seconds(task) > self.left_s():
+                if self.costs.least_s(task) > self.left_s():
                     self.left_out.append(task)
                     continue
                 rest, _ = plan.fitting([task, *self._soon], self.costs, self.left_s())
@@ -191,7 +191,7 @@ class Runner:
 
     def _next_searches(self) -> list[Job]:
         """Return a job of the next search; a worker learns its size later."""
-        soon = [task for task in self._soon if self.costs.seconds(task) <= self.left_s()]
+        soon = [task for task in self._soon if self.costs.least_s(task) <= self.left_s()]
         if not soon or soon[0].kind != "capacity":
             return []
         study = self._study(soon[0])
@@ -356,7 +356,7 @@ class Runner:
 
     def _next_jobs(self) -> list[Job]:
         """Return the jobs of the next tasks that fit, as far as they are known."""
-        fits = [task for task in self._soon if self.costs.seconds(task) <= self.left_s()]
+        fits = [task for task in self._soon if self.costs.least_s(task) <= self.left_s()]
         if not fits:
             return []
         task = fits[0]
