@@ -40,23 +40,36 @@ Bytes PagedStrategy::large_request_chunk_bytes(Bytes request_bytes, Bytes total)
 // larger: what one survivor can pin matters less there. Streams that take turns hand large parts of
 // the memory to one another: in large pieces, the larger where pages have to move for it. Handles
 // are small where memory is tight, so that what fits, fits: in the upper half of a limit that the
-// user set (in all of it for several streams), and close to any limit.
-Bytes PagedStrategy::new_chunk_bytes(Bytes request_bytes) const {
+// user set (in all of it for several streams) or of what others leave of the card, and close to any
+// limit.
+Bytes PagedStrategy::new_chunk_bytes(const Request& request) {
+    if (!request.capturing) { ask_card(); }
     // What was given back to the driver is expected to be wanted again, though not for ever.
-    const Bytes held = store_.reserved_bytes() + request_bytes;
+    const Bytes held = store_.reserved_bytes() + request.bytes;
     const Bytes total = std::max(held, expected_bytes_);
     const double growth = std::max(1.0, static_cast<double>(total) / static_cast<double>(1_GiB));
     const Bytes factor = cross_stream_ == CrossStream::Lend ? kLendingFactor : kStreamsFactor;
     const Bytes handed = arenas_.size() > 1 ? factor : 1;
     const auto usual =
         static_cast<Bytes>(static_cast<double>(handed * total / chunk_divisor_) * growth);
-    const Bytes share = std::max(usual, large_request_chunk_bytes(request_bytes, total));
+    const Bytes share = std::max(usual, large_request_chunk_bytes(request.bytes, total));
     const Bytes cautious = headroom(kMaxRequestBytes) / 8;
     const bool tight = arenas_.size() > 1 || held >= limit_bytes_ / 2;
     const Bytes limited =
         tight && limit_bytes_ < total_bytes_ ? limit_bytes_ / kLimitedDivisor : share;
-    const Bytes bytes = std::min({share, max_chunk_bytes_, cautious, limited});
+    const Bytes left = held >= card_room_bytes_ / 2 ? card_room_bytes_ / kLimitedDivisor : share;
+    const Bytes bytes = std::min({share, max_chunk_bytes_, cautious, limited, left});
     return bytes <= page_bytes_ ? page_bytes_ : std::bit_floor(bytes / page_bytes_) * page_bytes_;
+}
+
+// How much this process could hold, had it all that the card has left. Asked anew when a sixteenth
+// of that has been used since, or when memory was given back.
+void PagedStrategy::ask_card() {
+    if (store_.reserved_bytes() < ask_card_from_bytes_) { return; }
+    const Result<CardMemory> card = driver_.card_memory(device_);
+    if (!card) { return; }
+    card_room_bytes_ = store_.reserved_bytes() + card->free_bytes;
+    ask_card_from_bytes_ = store_.reserved_bytes() + card->free_bytes / 16;
 }
 
 }  // namespace gma

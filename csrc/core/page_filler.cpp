@@ -116,7 +116,7 @@ Result<bool> PagedStrategy::fill(StreamArena& target, const Request& request, co
     if (at_least(effort, Effort::Limit)) {
         supply.limit_new = headroom(kMaxRequestBytes) - supply.budget_new;
     }
-    supply.new_chunk = new_chunk_bytes(request.bytes);
+    supply.new_chunk = new_chunk_bytes(request);
     std::vector<Step> steps;
     for (MissingRun run : missing_runs(target.arena, window)) {
         if (target.no_split) { run.room_before = run.room_after = 0; }

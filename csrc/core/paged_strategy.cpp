@@ -197,6 +197,7 @@ Result<Bytes> PagedStrategy::trim(Bytes bytes, Wait wait) {
     if (given > 0) {  // twice in a row is once
         expected_bytes_ = std::max(recent_bytes_peak_, expected_bytes_ / 2);
         recent_bytes_peak_ = used_bytes_;
+        ask_card_from_bytes_ = 0;
     }
     return given;
 }

@@ -144,9 +144,10 @@ private:
     Result<StreamArena*> make_arena(const Request& request);
     // chunk_size.cpp
     Bytes budget_bytes(Bytes request_bytes, Effort effort) const;
-    Bytes new_chunk_bytes(Bytes request_bytes) const;
+    Bytes new_chunk_bytes(const Request& request);
     Bytes large_request_chunk_bytes(Bytes request_bytes, Bytes total) const;
     Bytes headroom(Bytes ceiling_bytes) const;
+    void ask_card();
     // page_filler.cpp
     std::vector<Window> windows_for(const StreamArena& owner, const Request& request) const;
     Result<bool> fill(StreamArena& target, const Request& request, const Window& window,
@@ -221,6 +222,8 @@ private:
     std::map<ArenaKey, std::unique_ptr<StreamArena>> arenas_;
     StreamArena* recent_ = nullptr;
     Bytes limit_bytes_ = kMaxRequestBytes;
+    Bytes card_room_bytes_ = kMaxRequestBytes;
+    Bytes ask_card_from_bytes_ = 0;  // of reserved bytes
     Bytes used_bytes_ = 0;
     Bytes used_bytes_peak_ = 0;
     Bytes recent_bytes_peak_ = 0;  // of used bytes since memory was last given back

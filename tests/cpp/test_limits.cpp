@@ -88,6 +88,22 @@ TEST_CASE("what was given back comes back in handles as large as before, also un
     world.check_nothing_left();
 }
 
+// What others leave of a card is as good a limit as one that is set.
+TEST_CASE("handles are small in the upper half of what others leave of the card") {
+    PatternWorld limited("strategy:paged", PatternWorld::small_card(1_GiB));
+    PatternWorld beside("strategy:paged", PatternWorld::small_card(1_GiB));
+    PatternWorld alone("strategy:paged", PatternWorld::small_card(1_GiB));
+    REQUIRE(limited.allocator->set_limit(0, 256_MiB).ok());
+    const Result<Address> others = beside.driver.malloc(0, 768_MiB);
+    REQUIRE(static_cast<bool>(others));
+    const std::uint64_t created = handles_to_use(beside, 200_MiB);
+    const std::uint64_t large_ones = handles_to_use(alone, 200_MiB);
+    CHECK(created == handles_to_use(limited, 200_MiB));
+    CHECK(2 * created > 3 * large_ones);
+    REQUIRE(beside.driver.free(0, *others).ok());
+    CHECK(handles_to_use(beside, 200_MiB) <= large_ones);
+}
+
 // Where others hold the rest of the card, which the limit does not tell.
 TEST_CASE("what a nearly full card has left suffices in small handles") {
     PatternWorld world("strategy:paged,chunk_divisor:8", PatternWorld::small_card(64_MiB));
