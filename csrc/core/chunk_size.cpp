@@ -6,6 +6,26 @@
 
 namespace gma {
 
+// How much this process could hold, had it all that the card has left. Asked anew when a sixteenth
+// of that has been used since, when memory was given back, and before a request fails for it.
+void PagedStrategy::ask_card(const Request& request, Effort effort) {
+    const Bytes reserved = store_.reserved_bytes();
+    const bool fails = effort >= Effort::Limit && reserved + request.bytes > card_room_bytes_;
+    if (request.capturing || (reserved < ask_card_from_bytes_ && !fails)) { return; }
+    const Result<CardMemory> card = driver_.card_memory(device_);
+    if (!card) { return; }
+    card_room_bytes_ = reserved + card->free_bytes;
+    ask_card_from_bytes_ = reserved + card->free_bytes / 16;
+}
+
+// What may be held in all. The last of the card is left to kernels that are loaded when they are
+// first used, whose libraries fail without it, until nothing else helps.
+Bytes PagedStrategy::room_bytes(const Request& request, Effort effort) const {
+    if (request.capturing) { return limit_bytes_; }
+    const Bytes spared = std::min(kSparedBytes, card_room_bytes_ / kSparedShare);
+    return std::min(limit_bytes_, card_room_bytes_ - (effort < Effort::HostWait ? spared : 0));
+}
+
 Bytes PagedStrategy::headroom(Bytes ceiling_bytes) const {
     const Bytes ceiling = round_down(std::min(ceiling_bytes, limit_bytes_), page_bytes_);
     return ceiling > store_.reserved_bytes() ? ceiling - store_.reserved_bytes() : 0;
@@ -39,11 +59,10 @@ Bytes PagedStrategy::large_request_chunk_bytes(Bytes request_bytes, Bytes total)
 // The cost of driver calls is per handle, so large totals get large ones, and the more so the
 // larger: what one survivor can pin matters less there. Streams that take turns hand large parts of
 // the memory to one another: in large pieces, the larger where pages have to move for it. Handles
-// are small where memory is tight, so that what fits, fits: in the upper half of a limit that the
-// user set (in all of it for several streams) or of what others leave of the card, and close to any
-// limit.
-Bytes PagedStrategy::new_chunk_bytes(const Request& request) {
-    if (!request.capturing) { ask_card(); }
+// are small where memory is tight, so that what fits, fits: a 4096th of the room from a quarter of
+// it on, twice as large for each halving below; for several streams in all of a limit that the user
+// set.
+Bytes PagedStrategy::new_chunk_bytes(const Request& request) const {
     // What was given back to the driver is expected to be wanted again, though not for ever.
     const Bytes held = store_.reserved_bytes() + request.bytes;
     const Bytes total = std::max(held, expected_bytes_);
@@ -53,23 +72,51 @@ Bytes PagedStrategy::new_chunk_bytes(const Request& request) {
     const auto usual =
         static_cast<Bytes>(static_cast<double>(handed * total / chunk_divisor_) * growth);
     const Bytes share = std::max(usual, large_request_chunk_bytes(request.bytes, total));
-    const Bytes cautious = headroom(kMaxRequestBytes) / 8;
-    const bool tight = arenas_.size() > 1 || held >= limit_bytes_ / 2;
-    const Bytes limited =
-        tight && limit_bytes_ < total_bytes_ ? limit_bytes_ / kLimitedDivisor : share;
-    const Bytes left = held >= card_room_bytes_ / 2 ? card_room_bytes_ / kLimitedDivisor : share;
-    const Bytes bytes = std::min({share, max_chunk_bytes_, cautious, limited, left});
+    const Bytes room = std::min(limit_bytes_, card_room_bytes_);
+    const bool limited = arenas_.size() > 1 && limit_bytes_ < total_bytes_;
+    Bytes tight = (limited ? limit_bytes_ : room) / kRoomDivisor;
+    for (Bytes at = room / 4; !limited && held < at && tight < share; at /= 2) { tight *= 2; }
+    const Bytes bytes = std::min({share, max_chunk_bytes_, headroom(room) / 8, tight});
     return bytes <= page_bytes_ ? page_bytes_ : std::bit_floor(bytes / page_bytes_) * page_bytes_;
 }
 
-// How much this process could hold, had it all that the card has left. Asked anew when a sixteenth
-// of that has been used since, or when memory was given back.
-void PagedStrategy::ask_card() {
-    if (store_.reserved_bytes() < ask_card_from_bytes_) { return; }
-    const Result<CardMemory> card = driver_.card_memory(device_);
-    if (!card) { return; }
-    card_room_bytes_ = store_.reserved_bytes() + card->free_bytes;
-    ask_card_from_bytes_ = store_.reserved_bytes() + card->free_bytes / 16;
+// Idle chunks that fit nowhere whole are released, so that smaller ones can be made.
+Status PagedStrategy::make_room(const Request& request, const Window& window, Effort effort) {
+    if (effort < Effort::Break || effort == Effort::WaitingIdle || request.capturing) { return {}; }
+    const Bytes ceiling =
+        effort >= Effort::Limit ? kMaxRequestBytes : budget_bytes(request.bytes, effort);
+    const Bytes room = headroom(std::min(ceiling, room_bytes(request, effort)));
+    if (room >= window.missing_bytes) { return {}; }
+    Bytes wanted = window.missing_bytes - room;
+    const Wait wait = effort == Effort::HostWait ? Wait::Yes : Wait::No;
+    if (breakable_bytes(window, wait) < wanted) { return {}; }
+    for (auto& [key, owner] : arenas_) {
+        if (!owner->shared() || wanted == 0) { continue; }
+        Result<Bytes> given = break_idle(*owner, window, wanted, wait);
+        if (!given) { return given.status(); }
+        wanted -= std::min(wanted, *given);
+    }
+    return {};
+}
+
+Bytes PagedStrategy::breakable_bytes(const Window& window, Wait wait) {
+    Bytes sum = 0;
+    for (auto& [key, owner] : arenas_) {
+        if (!owner->shared()) { continue; }
+        owner->fences.poll();
+        clear_stale(*owner);
+        for (const Block* tile : owner->arena.roomy_blocks()) {
+            owner->arena.for_each_idle_chunk(tile, [&](const Chunk* chunk) {
+                const bool inside = chunk->address < window.end() && chunk->end() > window.begin;
+                const bool ready =
+                    owner->quiet(chunk) && chunk->stale_count == 0 && !needs_scrub(chunk);
+                if (!inside && chunk->pin_count == 0 && (ready || wait == Wait::Yes)) {
+                    sum += chunk->bytes;
+                }
+            });
+        }
+    }
+    return sum;
 }
 
 }  // namespace gma

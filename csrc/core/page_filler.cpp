@@ -108,14 +108,14 @@ Result<Block*> PagedStrategy::fill_and_carve(StreamArena& target, const Request&
 // Fills the pages without memory inside a window. False: the effort does not suffice.
 Result<bool> PagedStrategy::fill(StreamArena& target, const Request& request, const Window& window,
                                  Effort effort) {
+    ask_card(request, effort);
     if (Status status = make_room(request, window, effort); !status.ok()) { return status; }
+    const Bytes room = room_bytes(request, effort);
     Supply supply;
     supply.idle = idle_candidates(target, window, effort, request.capturing);
     supply.taken.assign(supply.idle.size(), false);
-    supply.budget_new = headroom(budget_bytes(request.bytes, effort));
-    if (at_least(effort, Effort::Limit)) {
-        supply.limit_new = headroom(kMaxRequestBytes) - supply.budget_new;
-    }
+    supply.budget_new = headroom(std::min(budget_bytes(request.bytes, effort), room));
+    if (at_least(effort, Effort::Limit)) { supply.limit_new = headroom(room) - supply.budget_new; }
     supply.new_chunk = new_chunk_bytes(request);
     std::vector<Step> steps;
     for (MissingRun run : missing_runs(target.arena, window)) {
@@ -134,49 +134,6 @@ Result<bool> PagedStrategy::fill(StreamArena& target, const Request& request, co
         if (Status status = apply(target, step); !status.ok()) { return status; }
     }
     return true;
-}
-
-Bytes PagedStrategy::ceiling_bytes(const Request& request, Effort effort) const {
-    return at_least(effort, Effort::Limit) ? kMaxRequestBytes : budget_bytes(request.bytes, effort);
-}
-
-// Idle chunks that fit nowhere whole are released, so that smaller ones can be made.
-Status PagedStrategy::make_room(const Request& request, const Window& window, Effort effort) {
-    if (!at_least(effort, Effort::Break) || effort == Effort::WaitingIdle || request.capturing) {
-        return {};
-    }
-    const Bytes room = headroom(ceiling_bytes(request, effort));
-    if (room >= window.missing_bytes) { return {}; }
-    Bytes wanted = window.missing_bytes - room;
-    const Wait wait = effort == Effort::HostWait ? Wait::Yes : Wait::No;
-    if (breakable_bytes(window, wait) < wanted) { return {}; }
-    for (auto& [key, owner] : arenas_) {
-        if (!owner->shared() || wanted == 0) { continue; }
-        Result<Bytes> given = break_idle(*owner, window, wanted, wait);
-        if (!given) { return given.status(); }
-        wanted -= std::min(wanted, *given);
-    }
-    return {};
-}
-
-Bytes PagedStrategy::breakable_bytes(const Window& window, Wait wait) {
-    Bytes sum = 0;
-    for (auto& [key, owner] : arenas_) {
-        if (!owner->shared()) { continue; }
-        owner->fences.poll();
-        clear_stale(*owner);
-        for (const Block* tile : owner->arena.roomy_blocks()) {
-            owner->arena.for_each_idle_chunk(tile, [&](const Chunk* chunk) {
-                const bool inside = chunk->address < window.end() && chunk->end() > window.begin;
-                const bool ready =
-                    owner->quiet(chunk) && chunk->stale_count == 0 && !needs_scrub(chunk);
-                if (!inside && chunk->pin_count == 0 && (ready || wait == Wait::Yes)) {
-                    sum += chunk->bytes;
-                }
-            });
-        }
-    }
-    return sum;
 }
 
 std::vector<PagedStrategy::Candidate> PagedStrategy::idle_candidates(StreamArena& target,

@@ -120,7 +120,9 @@ public:
     Status audit() const override;
 
 private:
-    static constexpr Bytes kLimitedDivisor = 4096;
+    static constexpr Bytes kRoomDivisor = 4096;
+    static constexpr Bytes kSparedBytes = 32_MiB;
+    static constexpr Bytes kSparedShare = 256;       // of the room, at most
     static constexpr Bytes kStreamSlackShare = 256;  // of the card or its limit, at most
     static constexpr std::uint64_t kDisturbancesBorne = 3;
     static constexpr Bytes kStreamsFactor = 8;
@@ -144,10 +146,13 @@ private:
     Result<StreamArena*> make_arena(const Request& request);
     // chunk_size.cpp
     Bytes budget_bytes(Bytes request_bytes, Effort effort) const;
-    Bytes new_chunk_bytes(const Request& request);
+    Bytes new_chunk_bytes(const Request& request) const;
     Bytes large_request_chunk_bytes(Bytes request_bytes, Bytes total) const;
     Bytes headroom(Bytes ceiling_bytes) const;
-    void ask_card();
+    Status make_room(const Request& request, const Window& window, Effort effort);
+    Bytes breakable_bytes(const Window& window, Wait wait);
+    void ask_card(const Request& request, Effort effort);
+    Bytes room_bytes(const Request& request, Effort effort) const;
     // page_filler.cpp
     std::vector<Window> windows_for(const StreamArena& owner, const Request& request) const;
     Result<bool> fill(StreamArena& target, const Request& request, const Window& window,
@@ -162,9 +167,6 @@ private:
     bool unused(const StreamArena& owner) const;
     std::vector<Candidate> idle_candidates(StreamArena& target, const Window& window, Effort effort,
                                            bool capturing);
-    Bytes ceiling_bytes(const Request& request, Effort effort) const;
-    Status make_room(const Request& request, const Window& window, Effort effort);
-    Bytes breakable_bytes(const Window& window, Wait wait);
     std::vector<MissingRun> plan_returns(const MissingRun& run, Supply& supply,
                                          std::vector<Step>& steps) const;
     bool plan_run(const MissingRun& run, Supply& supply, std::vector<Step>& steps) const;

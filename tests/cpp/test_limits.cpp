@@ -89,7 +89,7 @@ TEST_CASE("what was given back comes back in handles as large as before, also un
 }
 
 // What others leave of a card is as good a limit as one that is set.
-TEST_CASE("handles are small in the upper half of what others leave of the card") {
+TEST_CASE("handles are small on what others leave of the card") {
     PatternWorld limited("strategy:paged", PatternWorld::small_card(1_GiB));
     PatternWorld beside("strategy:paged", PatternWorld::small_card(1_GiB));
     PatternWorld alone("strategy:paged", PatternWorld::small_card(1_GiB));
@@ -102,6 +102,31 @@ TEST_CASE("handles are small in the upper half of what others leave of the card"
     CHECK(2 * created > 3 * large_ones);
     REQUIRE(beside.driver.free(0, *others).ok());
     CHECK(handles_to_use(beside, 200_MiB) <= large_ones);
+}
+
+// Kernels are loaded when they are first used: with nothing left for them, libraries fail.
+TEST_CASE("the last of a card is spared until nothing else helps, and asked for again") {
+    PatternWorld world("strategy:paged,slack_percent:10", PatternWorld::small_card(256_MiB));
+    constexpr Bytes kLeft = 64_MiB;
+    const Result<Address> others = world.driver.malloc(0, 256_MiB - kLeft);
+    REQUIRE(static_cast<bool>(others));
+    std::vector<Address> made;
+    for (Bytes used = 0; used + 4_MiB < kLeft; used += 2_MiB) {
+        made.push_back(world.allocate(2_MiB));
+        REQUIRE(made.back() != 0);
+    }
+    for (std::size_t i = 0; i < 8; i += 2) { REQUIRE(world.free(made[i]).ok()); }
+    world.driver.drain_all();
+    REQUIRE(world.allocate(4_MiB) != 0);                   // slack would take all there is
+    CHECK(world.reserved_bytes() <= kLeft - kLeft / 256);  // but pages can move
+    CHECK(world.statistics().num_alloc_retries == 0);
+    const Bytes left = kLeft - static_cast<Bytes>(world.statistics().allocated_bytes[0].current);
+    REQUIRE(world.allocate(left) != 0);
+    CHECK(world.reserved_bytes() == kLeft);
+    CHECK(world.allocate(2_MiB) == 0);
+    REQUIRE(world.driver.free(0, *others).ok());
+    CHECK(world.allocate(100_MiB) != 0);
+    world.check_nothing_left();
 }
 
 // Where others hold the rest of the card, which the limit does not tell.
