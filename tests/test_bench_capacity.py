@@ -279,6 +279,7 @@ def test_another_error_ends_the_search_and_is_told() -> None:
     ("row", "lacked"),
     [
         ({"error": "x", "out_of_memory": True}, True),
+        ({"error": "Expected mha_graph.execute(handle) to be true"}, True),
         ({"error": "RuntimeError: GET was unable to find an engine to execute this"}, True),
         ({"error": "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling cublasCreate"}, True),
         ({"error": "no end after 240 s", "out_of_memory": False}, False),

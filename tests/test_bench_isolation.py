@@ -44,6 +44,16 @@ def test_a_level_loses_where_it_costs_more_than_it_may(
     assert ("✗" in isolation_table.render(found, "").split("step / default:")[0]) is is_losing
 
 
+def test_tensor_is_compared_with_no_caching_of_its_own_session() -> None:
+    alone = row("native", kind="peaks")
+    rows = [slower("native", 1.0), slower("no-caching", 5.0), slower("isolated-tensor", 4.0)]
+    elsewhere = [each | {"group": 1} for each in (slower("native", 1.0), slower("no-caching", 2.0))]
+    found = summarise(results(alone, *rows, *elsewhere))[0]
+    assert isolation_table.losing(found) == []
+    shown = isolation_table.render(found, "")
+    assert "| 4.000 (4.000–4.000) | 0.800 (0.800–0.800) |" in shown
+
+
 def test_a_level_that_fails_loses() -> None:
     found = summary(failed("isolated-tensor", "out of memory"))
     assert isolation_table.losing(found) == [("buffers", "isolated-tensor")]

@@ -233,7 +233,7 @@ def test_capacity_is_told_with_what_ours_gains(summary: Summary) -> None:
     rows = [study("native", 100, complete=False), study("paged", 99), study("expandable", None)]
     rows += [study("cudaMallocAsync", 5, error="boom")]
     lost = capacity_table.render(summarise(results(*rows))[0], "")
-    assert "| **≥ 100** | none fits | failed | 99 | -1.0 % ✗ | – |" in lost
+    assert "| **≥ 100** | none fits | 5, then an error | 99 | -1.0 % ✗ | – |" in lost
     rows = [study("native", 100), study("paged", 99, complete=False)]
     cut = capacity_table.render(summarise(results(*rows))[0], "")
     assert "| **100** | – | – | ≥ 99 | – | – |" in cut

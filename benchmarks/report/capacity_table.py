@@ -56,12 +56,13 @@ def _line(workload: str, limit_gb: float | None, by_name: dict[str, Row]) -> Seq
 
     def cell(name: str) -> str:
         size = found.get(name)
-        if name not in by_name or "error" in by_name[name]:
-            return "failed" if name in by_name else NOTHING
+        if name not in by_name:
+            return NOTHING
         if size is None:
-            return "none fits"
+            return "failed" if "error" in by_name[name] else "none fits"
         least = "" if by_name[name].get("complete", True) else "≥ "
-        return f"**{least}{size:,}**" if size == best else f"{least}{size:,}"
+        ended = ", then an error" if "error" in by_name[name] else ""
+        return f"**{least}{size:,}**{ended}" if size == best else f"{least}{size:,}{ended}"
 
     def over(name: str) -> str:
         mine, other = found.get(OURS), found.get(name)

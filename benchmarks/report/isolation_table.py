@@ -12,15 +12,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .cells import LOST, NOTHING, failure, label, markdown, number, plain, ratio, rounds
-from .summary import NATIVE, Entry, Summary
+from .summary import NATIVE, NO_CACHING, Entry, Summary
 from .verdicts import LEVEL, why
 
 LEVELS = ("isolated-stream", "isolated-packed", "isolated-tensor", "isolated-strict")
-NO_CACHING, MEMCHECK = "no-caching", "memcheck"
+MEMCHECK = "memcheck"
 BESIDE = (NO_CACHING, MEMCHECK)
 # The most that a level may cost, as a ratio of step times to PyTorch's default.
 MOST = {"isolated-stream": 1.02, "isolated-packed": 1.3}
-HEAD = ("workload", "allocator", "step / default", "rounds", "card / default", "driver calls")
+HEAD = (
+    *("workload", "allocator", "step / default", "step / no caching", "rounds"),
+    *("card / default", "driver calls"),
+)
 
 
 def render(summary: Summary, source: str) -> str:
@@ -36,8 +39,8 @@ def render(summary: Summary, source: str) -> str:
         f"{markdown(HEAD, lines)}\n"
         "step / default: equal steps against PyTorch's default allocator, median and 95 % "
         "interval. card: the card's memory at its peak beyond what was used before. ✗: the "
-        "interval lies above what the level may cost (stream 1.02, packed 1.3), or the median of "
-        f"tensor is not below that of PyTorch without its cache. {source}\n"
+        "interval lies above what the level may cost (stream 1.02, packed 1.3), or tensor's median "
+        f"against PyTorch without its cache, in the same session, is not below 1. {source}\n"
         f"{_reasons(summary)}"
     )
 
@@ -104,9 +107,8 @@ def is_losing(summary: Summary, entry: Entry) -> bool:
         return mine.low > MOST[entry.allocator]
     if entry.allocator != "isolated-tensor":
         return False
-    other = summary.entry(entry.workload, NO_CACHING)
-    theirs = other.times.to_native if other and other.times else None
-    return theirs is not None and mine.median >= theirs.median
+    direct = entry.times.to_no_caching if entry.times else None
+    return direct is not None and direct.median >= 1
 
 
 def _has_level(summary: Summary, workload: str) -> bool:
@@ -117,10 +119,11 @@ def _line(summary: Summary, entry: Entry) -> Sequence[str]:
     head = [plain(entry.workload), label(entry.allocator)]
     mark = LOST if entry.allocator in LEVELS and is_losing(summary, entry) else ""
     if entry.failed:
-        return [*head, f"{failure(entry)}{mark}", *[NOTHING] * 3]
+        return [*head, f"{failure(entry)}{mark}", *[NOTHING] * 4]
     return [
         *head,
         f"{ratio(entry.times.to_native if entry.times else None)}{mark}",
+        ratio(entry.times.to_no_caching if entry.times and entry.allocator in LEVELS else None),
         rounds(entry.times),
         number(_card_ratio(summary, entry), "{:.2f}"),
         number(entry.driver.calls if entry.driver else None),

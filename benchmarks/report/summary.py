@@ -37,7 +37,7 @@ from .selection import (
     workload_order,
 )
 
-NATIVE = "native"
+NATIVE, NO_CACHING = "native", "no-caching"
 RIVALS = (NATIVE, "expandable", "cudaMallocAsync")  # the README's columns beside ours
 LOCKSTEP, ROUNDS, PEAKS_PASS = "lockstep", "rounds", "peaks pass"
 LEAST_ROUNDS = 3  # of programs that are compared as a whole
@@ -73,6 +73,7 @@ class Times:
     fastest: tuple[str, ...]  # the natives that were the fastest of a group or round
     to_fastest: Interval | None
     to_native: Interval | None
+    to_no_caching: Interval | None
     step_ms: float
     first_step_ms: float
     run_s: float | None
@@ -280,7 +281,7 @@ def _times(rows: list[Row], name: str, newest: set[str], setting: Setting) -> Ti
     if not mine:
         return None
     fastest: list[str] = []
-    to_fastest, to_native = [], []
+    to_fastest, to_native, to_no_caching = [], [], []
     for row in mine:
         natives = _natives_beside(row, rows)
         if natives:
@@ -289,6 +290,9 @@ def _times(rows: list[Row], name: str, newest: set[str], setting: Setting) -> Ti
             to_fastest.append(step_ratios(row["step_ms"], best["step_ms"]))
         to_native += [
             step_ratios(row["step_ms"], each["step_ms"]) for each in _of(natives, NATIVE)[:1]
+        ]
+        to_no_caching += [
+            step_ratios(row["step_ms"], each["step_ms"]) for each in _of(natives, NO_CACHING)[:1]
         ]
     way = (
         LOCKSTEP
@@ -305,6 +309,7 @@ def _times(rows: list[Row], name: str, newest: set[str], setting: Setting) -> Ti
         fastest=tuple(sorted(set(fastest), key=allocator_order)),
         to_fastest=interval(to_fastest),
         to_native=interval(to_native),
+        to_no_caching=interval(to_no_caching),
         step_ms=statistics.median(map(_median_step, mine)),
         first_step_ms=statistics.median(row["step_ms"][0] for row in mine),
         run_s=statistics.median(run_s) if run_s else None,
