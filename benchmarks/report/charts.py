@@ -114,8 +114,20 @@ def step_intervals(summary: Summary) -> Any | None:
     names = [f"{entry.workload} ({rounds(entry.times)})" for entry, _ in reversed(found)]
     panel.set_yticks(range(len(found)), names, fontsize=8)
     panel.set_ylim(-0.6, len(found) - 0.4)
+    panel.set_xscale("log")  # one row is 50 times slower, most within a tenth
+    panel.set_xticks(_ratio_ticks(found))
+    panel.xaxis.set_major_formatter("{x:g}")
+    panel.minorticks_off()
+    panel.grid(axis="x", lw=0.4, alpha=0.5)
     panel.set_xlabel("step time / fastest of PyTorch's; left of 1 ours is faster")
     return made
+
+
+def _ratio_ticks(found: list[tuple[Entry, Interval]]) -> list[float]:
+    """Return the ticks of a logarithmic axis of ratios, from below the least to the greatest."""
+    low, high = min(each.low for _, each in found), max(each.high for _, each in found)
+    ticks = (0.1, 0.2, 0.5, 0.7, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+    return [each for each in ticks if low / 1.2 <= each <= high * 1.2]
 
 
 def capacity_bars(summary: Summary) -> Any | None:

@@ -151,7 +151,7 @@ def held_panel(panel: Any, bars: Iterable[Bar], least: str = "in use") -> None:
         range(len(bars)), [bar.allocator for bar in bars], rotation=25, ha="right", fontsize=8
     )
     panel.legend(fontsize=8, loc="upper right")
-    panel.margins(y=0.15)
+    panel.margins(y=0.3)  # room for the legend above the highest bar's figure
 
 
 def write_all(results: Results, folder: Path) -> list[Path]:

@@ -78,6 +78,8 @@ def _card_memory(summary: Summary) -> Picture:
         for panel, (workload, bars) in zip(axes, panels.items(), strict=True):
             held_panel(panel, bars, charts.LEAST)
             panel.set_title(workload, fontsize=10)
+        for panel in axes[1:]:  # the line means the same in each, and hides what is behind it
+            panel.get_legend().remove()
         axes[0].set_ylabel("GiB on the card, at the peak")
         return made
 
