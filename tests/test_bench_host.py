@@ -254,12 +254,18 @@ def test_the_table_of_curves_shows_ends_exponents_and_what_is_missing() -> None:
     assert curves.render(rows).splitlines() == [
         "| cost | counted | native | paged | rmm-pool |",
         "|---|---|---|---|---|",
-        "| live small, ns a pair | live blocks | 1: 50 → 1,000: 1,581, 0.50 (0.50) | – | – |",
+        "| live small, ns a pair | live blocks, 1 → 1,000 | 50 → 1,581, 0.50 | – | – |",
         "",
-        "Each cell: least number: cost → greatest: cost, exponent (steepest slope).",
+        curves.HOW_TO_READ,
         "rmm-pool: boom.",
         f"Left out, native: {reasons[0]}.",
     ]
+
+
+def test_a_curve_that_ends_early_says_where() -> None:
+    short = scale_row("cudaMallocAsync", curves={"live small": points(50.0, 0.5, (10, 100))})
+    line = curves.render([scale_row("native"), short]).splitlines()[2]
+    assert line.endswith("| 50 → 1,581, 0.50 | 158 at 10 → 500 at 100, 0.50 |")
 
 
 def test_only_steep_curves_of_ours_are_named() -> None:

@@ -54,6 +54,12 @@ def test_tensor_is_compared_with_no_caching_of_its_own_session() -> None:
     assert "| 4.000 (4.000–4.000) | 0.800 (0.800–0.800) |" in shown
 
 
+def test_the_mark_stands_beside_the_figure_that_loses() -> None:
+    found = summary(slower("no-caching", 5.0), slower("isolated-tensor", 6.0))
+    shown = isolation_table.render(found, "")
+    assert "| 6.000 (6.000–6.000) | 1.200 (1.200–1.200) ✗ |" in shown
+
+
 def test_a_level_that_fails_loses() -> None:
     found = summary(failed("isolated-tensor", "out of memory"))
     assert isolation_table.losing(found) == [("buffers", "isolated-tensor")]

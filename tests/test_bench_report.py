@@ -267,6 +267,13 @@ def test_claims_are_held_against_what_was_measured() -> None:
     assert claims.render(summarise(results(row("native")))[0], "") == ""
 
 
+def test_a_batch_of_twice_the_size_is_compared_by_its_steps() -> None:
+    rows = [row("native", workload="bert_batch16", run_s=3.9)]  # 39 steps of 100 ms
+    rows += [row("native", workload="bert_batch32", run_s=2.85)]  # 19 of 150
+    text = claims.render(summarise(results(*rows))[0], "")
+    assert "| -25 % time (100 and 150 ms a step); " in text
+
+
 def test_cells_cannot_break_a_table() -> None:
     assert plain("a|b\n<c> `d`") == "a\\|b &lt;c> 'd'"
     with pytest.raises(AssertionError):

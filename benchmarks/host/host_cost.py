@@ -121,7 +121,7 @@ def render(rows: list[Row]) -> str:
         if is_single_call(kind):
             continue
         cells = [
-            _cell(by_name[name].get(kind), "{:.2f} ×", is_bound(rows, name, kind))
+            _cell(ratio := by_name[name].get(kind), _shape(ratio), is_bound(rows, name, kind))
             for name in others
         ]
         lines.append(f"| {kind} | {_cell(ns, '{:,.0f}')} | {' | '.join(cells)} |")
@@ -153,6 +153,11 @@ def render_latencies(rows: list[Row]) -> str:
     clocks = [row["clock_ns"] for row in rows if "clock_ns" in row]
     lines += ["", f"What reading the clock takes, {max(clocks):.0f} ns at most, is taken off."]
     return "\n".join(lines)
+
+
+def _shape(ratio: float | None) -> str:
+    """Return how a ratio is written: two digits, three where two would leave one or none."""
+    return "{:.3f} ×" if ratio is not None and ratio < 0.0995 else "{:.2f} ×"
 
 
 def _cell(value: float | None, shape: str, is_bound: bool = False) -> str:

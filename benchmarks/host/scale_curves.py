@@ -1,8 +1,8 @@
 """Curves of cost against number, as a table and as a picture.
 
 A curve's exponent is the slope of log cost against log number by least squares: 0 where the cost
-stays, 1 where it doubles with the number. Beside it stands the steepest slope between two
-neighbouring points, which a sudden rise shows in.
+stays, 1 where it doubles with the number. Where a cost of ours grows, the steepest slope between
+two neighbouring points is named too, which a sudden rise shows in.
 """
 
 from __future__ import annotations
@@ -22,8 +22,13 @@ COUNTED = {"live": "live blocks", "streams": "streams", "threads": "threads", "h
 UNITS = {"held trim": "ms/GB", "held growth": "ms/GB", "streams idle": "MiB each"}
 PAIR_UNIT = "ns a pair"
 STEEP = 0.1  # an exponent above it is named
+HOW_TO_READ = (
+    "Each cell: the cost at the least number → at the greatest, and the exponent over all points: "
+    "0 where the cost stays, 1 where it doubles with the number."
+)
 ORDER = ("live small", "live medium", "live large", "streams", "threads", "held")
-COLOURS = {"native": "#9aa0a6", "expandable": "#5f6368", "cudaMallocAsync": "#f29900"}
+# As in benchmarks/report/picture.py.
+COLOURS = {"native": "#8a8f98", "expandable": "#b0772b", "cudaMallocAsync": "#7b5ea7"}
 OURS = "#1a73e8"
 PANELS_IN_ROW = 4
 FEW = 1000  # below it every number has its own tick
@@ -74,15 +79,17 @@ def names(rows: list[Row]) -> list[str]:
 
 
 def render(rows: list[Row]) -> str:
-    """Return the table: cost at the least and the greatest number, exponent, steepest slope."""
+    """Return the table: cost at the least and the greatest number, and the exponent."""
     allocators = list(dict.fromkeys(row["allocator"] for row in rows))
     by_name = {name: curves(rows, name) for name in allocators}
     lines = [f"| cost | counted | {' | '.join(allocators)} |", "|---" * (2 + len(allocators)) + "|"]
     for curve in names(rows):
-        counted = COUNTED.get(curve.split()[0], "")
-        cells = [_cell(by_name[name].get(curve, [])) for name in allocators]
+        found = [by_name[name].get(curve, []) for name in allocators]
+        ends = _ends(found)
+        cells = [_cell(points, ends) for points in found]
+        counted = f"{COUNTED.get(curve.split()[0], '')}, {' → '.join(map(_number, ends))}"
         lines.append(f"| {curve}, {unit(curve)} | {counted} | {' | '.join(cells)} |")
-    lines += ["", "Each cell: least number: cost → greatest: cost, exponent (steepest slope)."]
+    lines += ["", HOW_TO_READ]
     lines += [f"{row['allocator']}: {row['error']}." for row in rows if "error" in row]
     for name, reasons in left_out(rows).items():
         lines.append(f"Left out, {name}: {'; '.join(reasons)}.")
@@ -98,16 +105,22 @@ def left_out(rows: list[Row]) -> dict[str, list[str]]:
     return {name: reasons for name, reasons in found.items() if reasons}
 
 
-def _cell(points: list[Point]) -> str:
+def _ends(found: list[list[Point]]) -> tuple[float, float]:
+    """Return the least and the greatest number that any of the curves has."""
+    numbers = [number for points in found for number, _ in points]
+    return min(numbers, default=0), max(numbers, default=0)
+
+
+def _cell(points: list[Point], ends: tuple[float, float]) -> str:
     if not points:
         return "–"
-    text = f"{_number(points[0][0])}: {_cost(points[0][1])}"
+    (first, least), (last, most) = points[0], points[-1]
+    text = _cost(least) if first == ends[0] else f"{_cost(least)} at {_number(first)}"
     slope = exponent(points)
     if slope is None:
         return text
-    steepest = max(each for _, each in slopes(points))
-    last = f"{_number(points[-1][0])}: {_cost(points[-1][1])}"
-    return f"{text} → {last}, {slope:.2f} ({steepest:.2f})"
+    at = "" if last == ends[1] else f" at {_number(last)}"
+    return f"{text} → {_cost(most)}{at}, {slope:.2f}"
 
 
 def _number(value: float) -> str:
@@ -182,14 +195,18 @@ def _scale(panel: Any, lines: list[list[Point]]) -> None:
     numbers = sorted({number for line in lines for number, _ in line})
     panel.set_xscale("log")
     panel.set_yscale("log")
-    panel.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-    panel.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    panel.xaxis.set_major_formatter(lambda value, _: _tick(value))
+    panel.yaxis.set_major_formatter(lambda value, _: _tick(value))
     panel.minorticks_off()
     if numbers and numbers[-1] < FEW:
         panel.set_xticks(numbers)
     if costs:
         low, high = math.floor(math.log10(min(costs))), math.ceil(math.log10(max(costs)))
         panel.set_ylim(10.0**low, 10.0 ** max(high, low + 2))
+
+
+def _tick(value: float) -> str:
+    return f"{value / 1e6:g} M" if value >= 1e6 else f"{value:,g}"
 
 
 def _line(panel: Any, allocator: str, points: list[Point]) -> None:

@@ -44,7 +44,8 @@ def _capacity(summary: Summary) -> str:
     return (
         f"{markdown(head, lines)}\n"
         "The largest size that ran under the limit, found by bisection to 2 %, each try in a "
-        "process of its own; the largest in bold; ≥: the search was cut short.\n"
+        "process of its own; the largest in bold; ≥: the search was cut short; –: not run; ✗: "
+        "less fits with ours.\n"
         f"{sentences(said)}"
     )
 
@@ -91,7 +92,8 @@ def _no_margin(summary: Summary) -> str:
     return (
         f"{markdown(['no margin', *(SHORT[name] for name in COLUMNS)], lines)}\n"
         f"No margin: base + peak live + {' or '.join(margins)} % is all that is left on the card, "
-        "while another process holds the rest; × its time: that of its run with room.\n"
+        "while another process holds the rest; one run each; × its time: that of its run with "
+        "room; retries: how often it emptied its cache to go on.\n"
         f"{sentences(said)}"
     )
 

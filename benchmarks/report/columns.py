@@ -5,7 +5,7 @@ docs/benchmarks.md and the HTML report show the same cells; each escapes them it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from .cells import LOST, NOTHING, failure, label, mib, number, ratio, rounds
@@ -121,14 +121,16 @@ def _state(environment: dict[str, Any]) -> str:
     return f"{clock} of {_text(most)} MHz, {_text(heat)} °C, other processes: {_text(others)}"
 
 
-def versions(summary: Summary) -> list[str]:
+def versions(summary: Summary, kinds: Container[str] | None = None) -> list[str]:
     """Return which gpumem_alloc the rows of ours are from that count in the README.
 
-    Those of the default; of a results file without it, as of isolation, all of ours.
+    Those of the default; of a results file without it, as of isolation, all of ours. With `kinds`:
+    of rows of such a kind only.
     """
     setting = summary.setting
-    rows = [row for row in setting.rows if row["allocator"] == OURS] or [
-        row for row in setting.rows if is_ours(row["allocator"])
+    every = [row for row in setting.rows if kinds is None or row["kind"] in kinds]
+    rows = [row for row in every if row["allocator"] == OURS] or [
+        row for row in every if is_ours(row["allocator"])
     ]
     places = dict.fromkeys((row["kind"], row["workload"]) for row in rows)
     counted = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .cells import LOST, NOTHING, failure, label, markdown, number, plain, ratio, rounds
+from .cells import LOST, MARKS, NOTHING, failure, label, markdown, number, plain, ratio, rounds
 from .summary import NATIVE, NO_CACHING, Entry, Summary
 from .verdicts import LEVEL, why
 
@@ -38,9 +38,11 @@ def render(summary: Summary, source: str) -> str:
     return (
         f"{markdown(HEAD, lines)}\n"
         "step / default: equal steps against PyTorch's default allocator, median and 95 % "
-        "interval. card: the card's memory at its peak beyond what was used before. ✗: the "
-        "interval lies above what the level may cost (stream 1.02, packed 1.3), or tensor's median "
-        f"against PyTorch without its cache, in the same session, is not below 1. {source}\n"
+        "interval; step / no caching: the same against PyTorch without its cache (cudaMalloc and "
+        "cudaFree each time), in the level's own session, so not the quotient of two rows. card: "
+        "the card's memory at its peak beyond what was used before; driver calls: of one run. ✗: "
+        "the interval lies above what the level may cost (stream 1.02, packed 1.3), or tensor's "
+        f"median against no caching is not below 1. Rounds: {MARKS}; –: not run.\n\n{source}\n"
         f"{_reasons(summary)}"
     )
 
@@ -120,10 +122,12 @@ def _line(summary: Summary, entry: Entry) -> Sequence[str]:
     mark = LOST if entry.allocator in LEVELS and is_losing(summary, entry) else ""
     if entry.failed:
         return [*head, f"{failure(entry)}{mark}", *[NOTHING] * 4]
+    direct = entry.times.to_no_caching if entry.times and entry.allocator in LEVELS else None
+    by_default = entry.allocator in MOST
     return [
         *head,
-        f"{ratio(entry.times.to_native if entry.times else None)}{mark}",
-        ratio(entry.times.to_no_caching if entry.times and entry.allocator in LEVELS else None),
+        ratio(entry.times.to_native if entry.times else None) + (mark if by_default else ""),
+        ratio(direct) + ("" if by_default else mark),
         rounds(entry.times),
         number(_card_ratio(summary, entry), "{:.2f}"),
         number(entry.driver.calls if entry.driver else None),

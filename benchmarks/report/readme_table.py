@@ -83,8 +83,9 @@ def _counts(said: list[Verdict]) -> str:
     percent = round(100 * (NEAR - 1))
     return (
         f"Ours holds the least card memory, or within {percent} % of it, in {card} workloads; the "
-        f"interval of its step times reaches 1.00 in {time} that were timed; of those whose "
-        "losses can be compared bit by bit with the default's, they are equal in "
+        f"interval of its step times reaches 1.00 in {time} that were timed, which are not shown "
+        "to be slower; of those whose losses can be compared bit by bit with the default's, they "
+        "are equal in "
         f"{_count(said, LOSSES)}."
     )
 

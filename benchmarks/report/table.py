@@ -12,7 +12,7 @@ import functools
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
@@ -55,20 +55,37 @@ def summaries() -> list[Summary]:
     return summarise(load_all(result_files()))
 
 
-def source(summary: Summary, folder: str = "") -> str:
-    """Say on what, with what and when a table was measured, and where its rows are."""
+def source(summary: Summary, folder: str = "", kinds: Container[str] | None = None) -> str:
+    """Say on what, with what and when a table was measured, and where its rows are.
+
+    With `kinds`: of the sessions that have rows of such a kind only.
+    """
     environment = summary.setting.environment
-    sessions = summary.setting.sessions.values()
-    versions = columns.versions(summary)
+    sessions = [
+        session
+        for index, session in summary.setting.sessions.items()
+        if kinds is None
+        or any(row["session"] == index and row["kind"] in kinds for row in summary.setting.rows)
+    ]
+    versions = columns.versions(summary, kinds)
     dates = [str(each.get("date")).split()[0] for each in sessions]
     when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
     driver = f"driver {environment['driver']}, " if environment.get("driver") else ""
     return (
         f"{environment.get('gpu')}, {driver}torch {environment.get('torch')}, "
-        f"gpumem_alloc {', '.join(versions)}, {when}, sessions: {len(dates)}. "
+        f"gpumem_alloc {_grouped(versions)}, {when}, sessions: {len(dates)}. "
         f"Every row is in `benchmarks/results/{folder}`, every allocator and how each figure was "
         "made in [docs/benchmarks.md](docs/benchmarks.md)."
     )
+
+
+def _grouped(versions: list[str]) -> str:
+    """Write each number once: 0.1.0 (a, b)."""
+    found: dict[str, list[str]] = {}
+    for version in versions:
+        number, _, commit = version.partition(" ")
+        found.setdefault(number, []).append(commit.strip("()"))
+    return ", ".join(f"{number} ({', '.join(commits)})" for number, commits in found.items())
 
 
 def results_section() -> str:
@@ -80,14 +97,16 @@ def results_section() -> str:
 def capacity_section() -> str:
     """Return what fits under each limit."""
     found = summaries()
-    text = capacity_table.render(found[0], source(found[0])) if found else ""
+    kinds = ("capacity", "no_margin")
+    text = capacity_table.render(found[0], source(found[0], kinds=kinds)) if found else ""
     return f"### What fits\n\n{text}" if text else ""
 
 
 def claims_section() -> str:
     """Return what the source documents claim, and what was measured."""
     found = summaries()
-    text = claims.render(found[0], source(found[0])) if found else ""
+    where = "Rows, card and versions are those of the first table."
+    text = claims.render(found[0], where) if found else ""
     return f"### What the source documents claim\n\n{text}" if text else ""
 
 
@@ -161,9 +180,10 @@ def scale_section() -> str:
     content, path = found
     picture = "![Cost against number](docs/pictures/scale.png)"
     rows = content["rows"]
+    alone = "" if _round_count(rows) > 1 else ", so a single point may be far off"
     return (
         f"### How costs grow\n\n{picture}\n\n{scale_curves.render(rows)}\n\n"
-        f"Rounds: {_round_count(rows)}. {_of_file(content, path)}\n"
+        f"Rounds: {_round_count(rows)}{alone}. {_of_file(content, path)}\n"
     )
 
 

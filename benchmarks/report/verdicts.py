@@ -125,7 +125,7 @@ def _capacity(summary: Summary) -> list[Verdict]:
         best = max((other.get("size") or 0 for other in others), default=None)
         size = row.get("size") or 0
         limit = "the card" if row["limit_gb"] is None else f"{row['limit_gb']:g} GiB"
-        text = f"{size} {row.get('unit', '')} in {limit}, best native {best}"
+        text = f"{size} {row.get('unit', '')} in {limit}, PyTorch's best {best}"
         answers = [holds_as_much(row, other) for other in others]
         is_open = None in answers and False not in answers
         met = None if is_open or not answers else False not in answers
