@@ -74,7 +74,7 @@ Bytes PagedStrategy::new_chunk_bytes(const Request& request) const {
     const Bytes share = std::max(usual, large_request_chunk_bytes(request.bytes, total));
     const Bytes room = std::min(limit_bytes_, card_room_bytes_);
     const bool limited = arenas_.size() > 1 && limit_bytes_ < total_bytes_;
-    Bytes tight = (limited ? limit_bytes_ : room) / kRoomDivisor;
+    Bytes tight = room / kRoomDivisor;
     for (Bytes at = room / 4; !limited && held < at && tight < share; at /= 2) { tight *= 2; }
     const Bytes bytes = std::min({share, max_chunk_bytes_, headroom(room) / 8, tight});
     return bytes <= page_bytes_ ? page_bytes_ : std::bit_floor(bytes / page_bytes_) * page_bytes_;
