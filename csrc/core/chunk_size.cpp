@@ -7,15 +7,21 @@
 namespace gma {
 
 // How much this process could hold, had it all that the card has left. Asked anew when a sixteenth
-// of that has been used since, when memory was given back, and before a request fails for it.
-void PagedStrategy::ask_card(const Request& request, Effort effort) {
+// of that has been used since, when memory was given back or refused, and before a request moves
+// memory, waits or fails for it: others may be gone.
+void PagedStrategy::ask_card(const Request& request, Bytes missing_bytes, Effort effort) {
+    const bool refused = ask_card_from_bytes_ == 0;
+    const bool asks = effort == Effort::Budget || effort >= Effort::Limit || refused;
+    if (request.capturing || !asks) { return; }  // Budget has asked for the efforts in between
     const Bytes reserved = store_.reserved_bytes();
-    const bool fails = effort >= Effort::Limit && reserved + request.bytes > card_room_bytes_;
-    if (request.capturing || (reserved < ask_card_from_bytes_ && !fails)) { return; }
+    const Bytes ceiling = effort >= Effort::Limit ? kMaxRequestBytes
+                                                  : budget_bytes(request.bytes, Effort::PassedIdle);
+    const Bytes wanted = std::min(missing_bytes, headroom(ceiling));
+    const bool due = reserved >= ask_card_from_bytes_ && (effort == Effort::Budget || refused);
+    if (!due && headroom(room_bytes(request, effort)) >= wanted) { return; }
     const Result<CardMemory> card = driver_.card_memory(device_);
-    if (!card) { return; }
-    card_room_bytes_ = reserved + card->free_bytes;
-    ask_card_from_bytes_ = reserved + card->free_bytes / 16;
+    card_room_bytes_ = card ? reserved + card->free_bytes : kMaxRequestBytes;
+    ask_card_from_bytes_ = card ? reserved + card->free_bytes / 16 : 0;
 }
 
 // What may be held in all. The last of the card is left to kernels that are loaded when they are

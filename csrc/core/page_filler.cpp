@@ -61,8 +61,10 @@ Result<Block*> PagedStrategy::obtain(const Request& request, Effort effort) {
     if (!owner.shared() && effort < Effort::Limit && effort > Effort::Budget) { return nullptr; }
     Result<Block*> block = borrow(owner, request, effort);
     if (!block || *block != nullptr) { return block; }
+    bool asked = false;
     for (const Window& window : windows_for(owner, request)) {
         if (!window.found()) { continue; }
+        if (!std::exchange(asked, true)) { ask_card(request, window.missing_bytes, effort); }
         block = fill_and_carve(owner, request, window, effort);
         if (!block || *block != nullptr) { return block; }
     }
@@ -108,7 +110,6 @@ Result<Block*> PagedStrategy::fill_and_carve(StreamArena& target, const Request&
 // Fills the pages without memory inside a window. False: the effort does not suffice.
 Result<bool> PagedStrategy::fill(StreamArena& target, const Request& request, const Window& window,
                                  Effort effort) {
-    ask_card(request, effort);
     if (Status status = make_room(request, window, effort); !status.ok()) { return status; }
     const Bytes room = room_bytes(request, effort);
     Supply supply;
@@ -258,7 +259,10 @@ Status PagedStrategy::apply(StreamArena& target, const Step& step) {
 
 Status PagedStrategy::add_new(StreamArena& target, Address address, Bytes bytes) {
     Result<Chunk*> chunk = store_.create(bytes);
-    if (!chunk) { return chunk.status(); }
+    if (!chunk) {
+        ask_card_from_bytes_ = 0;
+        return chunk.status();
+    }
     Status status = place_chunk(target, *chunk, address);
     if (status.ok()) { set_home(target, *chunk); }
     return status;

@@ -119,6 +119,7 @@ Result<bool> PagedStrategy::fill_place(const Request& request, Effort effort) {
     }
     if (window.missing_bytes == 0) { return true; }
     if (!owner.shared() && effort < Effort::Limit && effort > Effort::Budget) { return false; }
+    ask_card(request, window.missing_bytes, effort);
     return fill(owner, request, window, effort);
 }
 

@@ -151,7 +151,7 @@ private:
     Bytes headroom(Bytes ceiling_bytes) const;
     Status make_room(const Request& request, const Window& window, Effort effort);
     Bytes breakable_bytes(const Window& window, Wait wait);
-    void ask_card(const Request& request, Effort effort);
+    void ask_card(const Request& request, Bytes missing_bytes, Effort effort);
     Bytes room_bytes(const Request& request, Effort effort) const;
     // page_filler.cpp
     std::vector<Window> windows_for(const StreamArena& owner, const Request& request) const;
@@ -225,7 +225,7 @@ private:
     StreamArena* recent_ = nullptr;
     Bytes limit_bytes_ = kMaxRequestBytes;
     Bytes card_room_bytes_ = kMaxRequestBytes;
-    Bytes ask_card_from_bytes_ = 0;  // of reserved bytes
+    Bytes ask_card_from_bytes_ = 0;  // of reserved bytes; 0: whatever the effort
     Bytes used_bytes_ = 0;
     Bytes used_bytes_peak_ = 0;
     Bytes recent_bytes_peak_ = 0;  // of used bytes since memory was last given back

@@ -45,6 +45,7 @@ Result<DeviceProperties> HostDriver::properties(int device) {
 
 Result<CardMemory> HostDriver::card_memory(int device) {
     const Guard guard(mutex_);
+    ++card_memory_calls_;
     if (Status status = begin({}, "card_memory", device); !status.ok()) { return status; }
     return CardMemory{.free_bytes = config_.capacity_bytes - memory_.held_bytes(device),
                       .total_bytes = config_.capacity_bytes};

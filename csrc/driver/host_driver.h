@@ -101,6 +101,7 @@ public:
     std::uint64_t faults_fired();    // since construction
     void clear_faults();             // those that have not fired never will
     std::uint64_t fallible_calls();  // calls so far that fail_call() could have met
+    std::uint64_t card_memory_calls();
 
     // A handle lives while it is unreleased or mapped somewhere.
     std::size_t live_handles();
@@ -125,6 +126,7 @@ private:
     HostAddressSpace memory_;
     HostStreams streams_;
     HostContents contents_;
+    std::uint64_t card_memory_calls_ = 0;
 };
 
 }  // namespace gma

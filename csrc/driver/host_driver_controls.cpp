@@ -112,6 +112,11 @@ void HostDriver::clear_faults() {
     calls_.clear_faults();
 }
 
+std::uint64_t HostDriver::card_memory_calls() {
+    const Guard guard(mutex_);
+    return card_memory_calls_;
+}
+
 std::uint64_t HostDriver::fallible_calls() {
     const Guard guard(mutex_);
     return calls_.fallible_count();
