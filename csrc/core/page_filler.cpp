@@ -110,6 +110,7 @@ Result<Block*> PagedStrategy::fill_and_carve(StreamArena& target, const Request&
 // Fills the pages without memory inside a window. False: the effort does not suffice.
 Result<bool> PagedStrategy::fill(StreamArena& target, const Request& request, const Window& window,
                                  Effort effort) {
+    has_captured_ |= request.capturing;  // set_captures() is not told of all captures
     if (Status status = make_room(request, window, effort); !status.ok()) { return status; }
     const Bytes room = room_bytes(request, effort);
     Supply supply;

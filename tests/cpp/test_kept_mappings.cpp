@@ -99,6 +99,25 @@ TEST_CASE("where graphs are captured, no mapping of an earlier round is in their
     swing.world.check_nothing_left();
 }
 
+TEST_CASE("nor where only the driver tells of the capture") {
+    Swing swing;
+    Allocator& allocator = *swing.world.allocator;
+    const PoolId pool{0, 1};
+    swing.repeated_round(7);
+    REQUIRE(allocator.begin_pool(0, pool, [](Stream) { return true; }).ok());
+    swing.world.driver.set_capturing(nullptr, true);
+    const Address captured = swing.world.allocate(2_MiB);
+    swing.world.driver.set_capturing(nullptr, false);
+    REQUIRE(captured != 0);
+    REQUIRE(allocator.end_pool(0, pool).ok());
+    REQUIRE(swing.world.free(captured).ok());
+    REQUIRE(allocator.release_pool(0, pool).ok());
+    swing.repeated_round(7);
+    static_cast<void>(swing.world.allocate(48_KiB));  // now all went home
+    CHECK(swing.kept_count() == 0);
+    swing.world.check_nothing_left();
+}
+
 TEST_CASE("what is given back has no mapping left") {
     Swing swing;
     swing.rounds(500);
