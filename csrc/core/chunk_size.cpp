@@ -66,8 +66,8 @@ Bytes PagedStrategy::large_request_chunk_bytes(Bytes request_bytes, Bytes total)
 // larger: what one survivor can pin matters less there. Streams that take turns hand large parts of
 // the memory to one another: in large pieces, the larger where pages have to move for it. Handles
 // are small where memory is tight, so that what fits, fits: a 4096th of the room from a quarter of
-// it on, twice as large for each halving below; for several streams in all of a limit that the user
-// set.
+// it on, twice as large for each halving below; for several streams, to which each handle costs
+// more, in the room's upper half, and in all of a limit that the user set.
 Bytes PagedStrategy::new_chunk_bytes(const Request& request) const {
     // What was given back to the driver is expected to be wanted again, though not for ever.
     const Bytes held = store_.reserved_bytes() + request.bytes;
@@ -81,7 +81,11 @@ Bytes PagedStrategy::new_chunk_bytes(const Request& request) const {
     const Bytes room = std::min(limit_bytes_, card_room_bytes_);
     const bool limited = arenas_.size() > 1 && limit_bytes_ < total_bytes_;
     Bytes tight = room / kRoomDivisor;
-    for (Bytes at = room / 4; !limited && held < at && tight < share; at /= 2) { tight *= 2; }
+    if (arenas_.size() > 1) {
+        if (!limited && held < room / 2) { tight = share; }
+    } else {
+        for (Bytes at = room / 4; held < at && tight < share; at /= 2) { tight *= 2; }
+    }
     const Bytes bytes = std::min({share, max_chunk_bytes_, headroom(room) / 8, tight});
     return bytes <= page_bytes_ ? page_bytes_ : std::bit_floor(bytes / page_bytes_) * page_bytes_;
 }

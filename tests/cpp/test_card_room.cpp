@@ -112,6 +112,27 @@ TEST_CASE("a limit above what others leave does not make handles larger for seve
     CHECK(created[0] == created[1]);
 }
 
+TEST_CASE("several streams have large handles in the lower half of what others leave") {
+    std::vector<std::uint64_t> created;
+    for (const Bytes used : {50_MiB, 110_MiB}) {
+        SharedCard alone("strategy:paged,chunk_divisor:64");
+        SharedCard card("strategy:paged,chunk_divisor:64");
+        card.others_leave(256_MiB);
+        for (SharedCard* each : {&alone, &card}) {
+            for (const Bytes bytes : {2_MiB, used}) {
+                each->use(bytes, 2_MiB, kOne);
+                each->use(bytes, 2_MiB, kTwo);
+            }
+        }
+        created.push_back(card.count(Call::Create) - alone.count(Call::Create));
+        card.others_go();
+        alone.world.check_nothing_left();
+        card.world.check_nothing_left();
+    }
+    CHECK(created[0] == 0);
+    CHECK(created[1] > 200);
+}
+
 TEST_CASE("a card that others have filled meanwhile refuses once, and its last bytes are spared") {
     SharedCard card("strategy:paged,slack_percent:50");
     std::vector<Address> blocks = card.use(32_MiB, 1_MiB);
