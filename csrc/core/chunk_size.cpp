@@ -10,14 +10,14 @@ namespace gma {
 // of that has been used since, when memory was given back or refused, and before a request moves
 // memory, waits or fails for it: others may be gone.
 void PagedStrategy::ask_card(const Request& request, Bytes missing_bytes, Effort effort) {
-    const bool refused = ask_card_from_bytes_ == 0;
-    const bool asks = effort == Effort::Budget || effort >= Effort::Limit || refused;
+    const bool unknown = ask_card_from_bytes_ == 0;  // never asked, given back, refused, no answer
+    const bool asks = effort == Effort::Budget || effort >= Effort::Limit || unknown;
     if (request.capturing || !asks) { return; }  // Budget has asked for the efforts in between
     const Bytes reserved = store_.reserved_bytes();
     const Bytes ceiling = effort >= Effort::Limit ? kMaxRequestBytes
                                                   : budget_bytes(request.bytes, Effort::PassedIdle);
     const Bytes wanted = std::min(missing_bytes, headroom(ceiling));
-    const bool due = reserved >= ask_card_from_bytes_ && (effort == Effort::Budget || refused);
+    const bool due = reserved >= ask_card_from_bytes_ && (effort == Effort::Budget || unknown);
     if (!due && headroom(room_bytes(request, effort)) >= wanted) { return; }
     const Result<CardMemory> card = driver_.card_memory(device_);
     card_room_bytes_ = card ? reserved + card->free_bytes : kMaxRequestBytes;

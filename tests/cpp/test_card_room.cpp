@@ -167,7 +167,7 @@ TEST_CASE("a miss on a nearly full card asks once what is left, and a failure a 
     }
 }
 
-// Random programs beside others that come and go, with limits that change, trims and a pool.
+// Random programs of three streams beside others that come and go, with trims.
 TEST_CASE("nothing runs out of memory that the card has") {
     std::size_t failed_count = 0;
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {

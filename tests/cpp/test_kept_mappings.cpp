@@ -44,6 +44,12 @@ public:
         world.check_audit();
         return places;
     }
+    void check_that_rounds_keep_nothing() {
+        repeated_round(7);
+        static_cast<void>(world.allocate(48_KiB));  // now all went home
+        CHECK(kept_count() == 0);
+        world.check_nothing_left();
+    }
     std::uint64_t calls(Call call) { return world.driver.totals().count(call); }
     std::size_t kept_count() {
         return world.driver.mapped_ranges().size() - world.driver.live_handles();
@@ -93,10 +99,7 @@ TEST_CASE("where graphs are captured, no mapping of an earlier round is in their
     swing.repeated_round(7);
     allocator.begin_capture(0);
     allocator.end_capture(0);
-    swing.repeated_round(7);
-    static_cast<void>(swing.world.allocate(48_KiB));  // now all went home
-    CHECK(swing.kept_count() == 0);
-    swing.world.check_nothing_left();
+    swing.check_that_rounds_keep_nothing();
 }
 
 TEST_CASE("nor where only the driver tells of the capture") {
@@ -112,10 +115,7 @@ TEST_CASE("nor where only the driver tells of the capture") {
     REQUIRE(allocator.end_pool(0, pool).ok());
     REQUIRE(swing.world.free(captured).ok());
     REQUIRE(allocator.release_pool(0, pool).ok());
-    swing.repeated_round(7);
-    static_cast<void>(swing.world.allocate(48_KiB));  // now all went home
-    CHECK(swing.kept_count() == 0);
-    swing.world.check_nothing_left();
+    swing.check_that_rounds_keep_nothing();
 }
 
 TEST_CASE("what is given back has no mapping left") {

@@ -79,7 +79,7 @@ TEST_CASE("a peak of long ago makes no large handles") {
     world.check_nothing_left();
 }
 
-// Handles are small in a limit's upper half: in the lower one they are large again.
+// Where a limit is tight, handles are small, whatever is expected.
 TEST_CASE("what was given back comes back in handles as large as before, also under a limit") {
     PatternWorld world("strategy:paged", PatternWorld::small_card(1_GiB));
     REQUIRE(world.allocator->set_limit(0, 256_MiB).ok());
