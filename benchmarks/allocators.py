@@ -22,7 +22,12 @@ DOORS = ("auto", "stock", "bridge")
 SPLIT_MB = (32, 64, 128, 512)  # max_split_size_mb, PyTorch's and ours
 RMM_WHEELS = ("rmm-cu13", "librmm-cu13", "rapids-logger")
 RMM_POOL_BYTES = 1 << 28  # at the start; it grows
-MEMCHECK = ("compute-sanitizer", "--tool", "memcheck", "--print-limit", "1")
+# Errors that it finds in kernels become the run's exit code. Those that CUDA's calls return do not:
+# torch asks for functions that a driver may lack, and for memory until none is left.
+MEMCHECK = (
+    "compute-sanitizer", "--tool", "memcheck", "--print-limit", "1", "--report-api-errors", "no",
+    "--error-exitcode", "9",
+)  # fmt: skip
 CLEARED = (
     "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING",
     "GPUMEM_ALLOC_CONF",
@@ -41,11 +46,11 @@ class Allocator:
     door: str | None = None  # of ours: one of DOORS
     modules: tuple[str, ...] = ()  # beside torch
     requires: tuple[str, ...] = ()  # what pip is asked for where a module is missing
-    wrapper: tuple[str, ...] = ()  # the command that the process is started through
+    wrapper: tuple[str, ...] = ()  # of a tool: the command that the process is started through
 
     @property
     def missing(self) -> list[str]:
-        """What must be installed before it can be used; empty if nothing."""
+        """What must be installed before it can be used; empty if nothing. Of a tool not by pip."""
         absent = [name for name in self.modules if importlib.util.find_spec(name) is None]
         absent += [name for name in self.wrapper[:1] if shutil.which(name) is None]
         return list(self.requires) if absent else []

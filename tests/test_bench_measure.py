@@ -158,6 +158,24 @@ def test_a_row_is_found_between_anything() -> None:
     assert found == JOB.row() | {"card": None, "driver": None, "run_s": 1.5}
 
 
+SANITIZED = """
+say('========= COMPUTE-SANITIZER'); say('READY'); wait(); say('========= Invalid __global__ read')
+say('=========     at f(int*)'); say('ROW {{"run_s": 1.5}}')
+say('========= ERROR SUMMARY: {errors} errors'); sys.exit({code})
+"""
+
+
+def test_a_tools_lines_between_ours_are_no_row() -> None:
+    assert "error" not in outcome(SANITIZED.format(errors=0, code=0))
+
+
+def test_what_a_tool_found_is_the_runs_error() -> None:
+    assert outcome(SANITIZED.format(errors=3, code=9))["error"] == (
+        "exit code 9: ========= COMPUTE-SANITIZER | ========= Invalid __global__ read | "
+        "========= ERROR SUMMARY: 3 errors"
+    )
+
+
 def test_remarks_are_passed_on_once(capsys: pytest.CaptureFixture[str]) -> None:
     remark = f"driver calls: not counted: {time.monotonic()}"
     code = f"say({remark!r}, file=sys.stderr); say('other', file=sys.stderr)"

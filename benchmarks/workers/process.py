@@ -23,6 +23,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -43,6 +44,9 @@ ERROR_LINES = 4
 LAST_LINES = 40
 # What runs on with less than was asked for: passed on to our own stderr, each line once.
 REMARKS = ("driver calls: ", "card memory: ")
+# A line of a tool, on stdout between ours; its details are indented further. They are among the
+# last words, since an exit code is all else that tells of what it found.
+TOOL_LINE = re.compile(r"========= \S")
 END_SECONDS = 20  # from the row until the process has ended
 READER_SECONDS = 5  # a pipe may be held open by a process that got away
 
@@ -178,6 +182,8 @@ class Process:
         for line in _lines(self._child.stdout, LONGEST_LINE):
             if line.startswith(("READY", "STARTED", "STEP ", "ROW ")):
                 self._lines.put(line)
+            elif TOOL_LINE.match(line):
+                self._last_words.append(line)
         self._lines.put(None)
 
     def _read_stderr(self) -> None:
