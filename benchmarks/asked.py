@@ -131,7 +131,8 @@ def with_what_is_there(request: Request, options: Options, show: Show) -> Reques
     things = {name: WORKLOADS[name] for name in workloads} | {
         name: find(name) for name in request.allocators
     }
-    wanted = {each for thing in things.values() for each in thing.missing}
+    by_pip = [name for name, thing in things.items() if not getattr(thing, "wrapper", ())]
+    wanted = {each for name in by_pip for each in things[name].missing}
     if wanted and options.install:
         show.say(f"installing {', '.join(sorted(wanted))}")
         pip = [sys.executable, "-m", "pip", "install", "--quiet", *sorted(wanted)]
@@ -140,7 +141,8 @@ def with_what_is_there(request: Request, options: Options, show: Show) -> Reques
     lacking = {name: thing.missing for name, thing in things.items() if thing.missing}
     for name, missing in lacking.items():
         text = " ".join(map(shlex.quote, missing))
-        show.say(f"{name}: left out, it needs: python -m pip install {text}")
+        needs = f"python -m pip install {text}" if name in by_pip else ", ".join(missing)
+        show.say(f"{name}: left out, it needs: {needs}")
     there = [name for name in things if name not in lacking]
     left = replace(
         request,

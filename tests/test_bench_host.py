@@ -143,6 +143,8 @@ def test_an_allocator_that_is_not_there_is_bad_input() -> None:
     assert host_process.names("native,paged@bridge") == ["native", "paged@bridge"]
     with pytest.raises(argparse.ArgumentTypeError, match="no allocator 'nativ'"):
         host_process.names("native,nativ")
+    with pytest.raises(argparse.ArgumentTypeError, match="memcheck is a tool"):
+        host_process.names("native,memcheck")
 
 
 def test_bursts_alternate_and_show_the_least(

@@ -205,6 +205,11 @@ def test_a_run_goes_on_with_what_is_not_measured_yet(
         bench(1, resume=True)
 
 
+def test_a_tool_is_refused_before_anything_is_started() -> None:
+    with pytest.raises(UsageError, match="memcheck is a tool"):
+        measure.check(["ddp"], ["native", "memcheck"], 1)
+
+
 class Torch(ModuleType):
     """A torch of this CUDA that sees so many devices."""
 

@@ -32,7 +32,8 @@ def names(text: str) -> list[str]:
     found = [name for name in text.split(",") if name]
     try:
         for name in found:
-            find(name)
+            if find(name).wrapper:
+                raise ValueError(f"{name} is a tool, whose cost is not an allocator's on the host")
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return found

@@ -24,7 +24,7 @@ from typing import Any
 
 import gpumem_alloc
 
-from ..allocators import choose
+from ..allocators import choose, find
 from ..store import Row, Store, key
 from ..workers.card_memory import CardMemory
 from ..workers.in_script import FIGURES
@@ -71,7 +71,8 @@ def run(command: Sequence[str], allocator: str) -> Row:
         with CardMemory(0) as card, output.open("wb") as file:
             card.begin()
             began = time.perf_counter()
-            code = _wait(command, environment(allocator, records), file)
+            words = [*find(allocator).wrapper, *command]
+            code = _wait(words, environment(allocator, records), file)
             wall_s = time.perf_counter() - began
         text = output.read_text(errors="replace")
         row = {

@@ -60,7 +60,8 @@ def check(programs: Sequence[str], allocators: Sequence[str], ranks: int | None)
         for name in programs:
             find(name)
         for name in allocators:
-            find_allocator(name)
+            if find_allocator(name).wrapper:
+                raise ValueError(f"{name} is a tool, and ranks are not started through one")
     except ValueError as error:
         raise UsageError(
             f"{error}.\nNothing was measured.\nName others, with commas between them."
