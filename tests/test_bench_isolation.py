@@ -7,7 +7,8 @@ import pytest
 from benchmarks.allocators import ALLOCATORS, find
 from benchmarks.host import attacks
 from benchmarks.report import isolation_table
-from benchmarks.report.summary import Summary, summarise
+from benchmarks.report.summary import LOCKSTEP, Summary, summarise
+from benchmarks.report.verdicts import verdicts
 from benchmarks.store import Row
 from tests.results_rows import STEADY, card, failed, results, row
 
@@ -83,6 +84,34 @@ def test_every_level_is_an_allocator_of_ours() -> None:
 def test_memcheck_is_started_through_its_command() -> None:
     assert find("memcheck").wrapper[0] == "compute-sanitizer"
     assert find("native").wrapper == ()
+
+
+def test_memcheck_after_native_is_compared_step_by_step() -> None:
+    """No driver calls, the card's memory of the pass for peaks, and never among ours."""
+    found = summary(
+        slower("isolated-packed", 1.1),
+        row("memcheck", kind="peaks", card=card(1650)),
+        row("native", round=1),
+        row("memcheck", [30 * each for each in STEADY], round=1),
+    )
+    shown = isolation_table.render(found, "")
+    ratios = "30.000 (30.000–30.000) | – | 1° | 1.50 | –"
+    assert f"| {find('memcheck').label} | {ratios} |" in shown
+    assert f"| {find('memcheck').label} | 1 | 30.00 | 1.50 | – |" in (
+        isolation_table.render_costs(found)
+    )
+    assert {each.allocator for each in verdicts(found)} == {"isolated-packed"}
+    native = found.entry("buffers", "native")
+    assert native is not None
+    assert native.times is not None
+    assert native.times.way == LOCKSTEP  # its run beside memcheck does not count there
+
+
+def test_a_memcheck_that_found_something_has_no_figures() -> None:
+    wrong = failed("memcheck", "exit code 9: ========= ERROR SUMMARY: 3 errors", kind="peaks")
+    found = summary(slower("isolated-packed", 1.1), wrong)
+    assert f"| {find('memcheck').label} | failed | – |" in isolation_table.render(found, "")
+    assert isolation_table.losing(found) == []
 
 
 def attack(level: str, held: bool | None, ours: str) -> dict[str, object]:

@@ -24,6 +24,7 @@ from benchmarks.passes.lockstep import Group, groups
 from benchmarks.passes.plan import Costs, Request, Task
 from benchmarks.passes.progress import Show, one_line
 from benchmarks.passes.room import Room
+from benchmarks.report.summary import summarise
 from benchmarks.store import Results, ResultsError, Row, Store
 from benchmarks.workers.ballast import BallastError, Left
 from benchmarks.workers.job import Job
@@ -175,6 +176,34 @@ def test_costs_are_learned_from_rows_and_from_the_clock() -> None:
     assert costs.seconds(Task("times", "gnn", ("native", "paged"))) > learned_s  # its own kind
 
 
+def test_a_tool_is_planned_for_as_slow_as_it_is() -> None:
+    costs = Costs(request(), cores=16)
+    plain, watched = Task("peaks", "gnn", ("native",)), Task("peaks", "gnn", ("memcheck",))
+    steps = WORKLOADS["gnn"].steps
+    costs.learn([row("peaks", startup_s=1.0, step_ms=[1000.0, *[20.0] * 9])])
+    imports_s = 0.3 * plan.IMPORTS_S
+    native_s = costs.seconds(plain)
+    assert native_s == pytest.approx(imports_s + 2.0 + steps * 0.02)
+    guessed_s = plan.TOOL_FIRST * 2.0 + plan.TOOL_STEP * steps * 0.02
+    assert costs.seconds(watched) == pytest.approx(imports_s + guessed_s)
+    both = Task("times", "gnn", ("native", "memcheck"))
+    assert costs.seconds(both) == pytest.approx(
+        guessed_s + 2 * (2.0 + steps * 0.02) + 3 * plan.IMPORTS_S
+    )
+    costs.learn([row("peaks", "memcheck", startup_s=3.0, step_ms=[4000.0, *[900.0] * 9])])
+    assert costs.seconds(watched) == pytest.approx(imports_s + 7.0 + steps * 0.9)
+    assert costs.seconds(plain) == native_s  # not learned from the tool's
+
+
+def test_a_tool_is_in_peaks_and_times_only() -> None:
+    tasks = plan.make(request(allocators=("native", "memcheck", "paged")))
+    kinds = {task.kind for task in tasks if "memcheck" in task.allocators}
+    assert kinds == {"peaks", "times"}
+    assert {task.kind for task in tasks} > kinds
+    only = request(allocators=("memcheck",), passes=("capacity", "no-margin"))
+    assert plan.make(only) == []
+
+
 # Lockstep.
 
 
@@ -218,6 +247,23 @@ def test_what_does_not_fit_together_runs_one_by_one() -> None:
     failed = {name: PEAKS[name] for name in ("native", "expandable")}
     assert groups(NAMES, failed, room(80)) == [Group(("native", "expandable"))]
     assert groups(NAMES, {"native": PEAKS["native"]}, room(80)) == []
+
+
+def test_a_tool_is_in_turn_with_native_whatever_fits() -> None:
+    peaks = {**PEAKS, "memcheck": peak(1)}
+    watched = Group(("native", "memcheck"), in_lockstep=False)
+    everyone = ("native", "cudaMallocAsync", "paged", "split64")
+    assert groups(tuple(peaks), peaks, room(80)) == [Group(everyone), watched]
+    two = ("native", "cudaMallocAsync", "memcheck")
+    assert groups(two, peaks, room(80)) == [Group(two[:2]), watched]
+    assert groups(("native", "memcheck"), peaks, room(80)) == [watched]
+    in_turn = Group(("native", "cudaMallocAsync", "split64", "memcheck"), in_lockstep=False)
+    assert groups(tuple(peaks), peaks, room(40)) == [Group(("native", "paged")), in_turn]
+    alone = Group((*everyone, "memcheck"), in_lockstep=False)
+    assert groups(tuple(peaks), peaks, Room(None, None, None)) == [alone]
+    assert groups(("memcheck",), peaks, room(80)) == []
+    beside_ours = Group(("paged", "memcheck"), in_lockstep=False)
+    assert groups(("paged", "memcheck"), peaks, room(80)) == [beside_ours]
 
 
 class FakeProcess:
@@ -481,6 +527,36 @@ def test_what_keeps_runs_from_lockstep_is_said(world: World) -> None:
     said = told(world, replace(TIMES, rounds=2), known=known, room=lambda: unknown)
     assert "nothing says how much of the card is free" in said
     assert "python -m pip install nvidia-ml-py" in said
+
+
+WATCHED = replace(
+    SMALL, allocators=("native", "no-caching", "memcheck"), passes=("peaks", "times"), rounds=2
+)
+
+
+def test_a_tool_runs_after_native_while_the_others_take_turns(world: World) -> None:
+    said = told(world, WATCHED)
+    found = [(row["allocator"], row["round"], row["group"]) for row in world.rows()]
+    assert found[:3] == [("native", 0, None), ("no-caching", 0, None), ("memcheck", 0, None)]
+    assert found[3:] == [
+        ("native", 0, 0), ("no-caching", 0, 0), ("native", 0, None), ("memcheck", 0, None),
+        ("native", 1, 1), ("no-caching", 1, 1), ("memcheck", 1, None), ("native", 1, None),
+    ]  # fmt: skip
+    assert "streams: one after the other: native, memcheck; a tool that watches" in said
+    peaks = {row["allocator"]: row for row in world.rows()[:3]}
+    assert peaks["native"]["driver_calls"]
+    assert not peaks["memcheck"]["driver_calls"]
+    count = len(world.jobs)
+    told(world, WATCHED)
+    assert len(world.jobs) == count  # it is done
+
+
+def test_a_tools_run_may_take_longer(world: World) -> None:
+    begun = world.run(replace(SMALL, passes=("peaks",)))
+    assert begun.limit_s("native") == runner.RUN_SECONDS
+    assert begun.limit_s("memcheck") == runner.TOOL_RUN_SECONDS
+    begun.request = replace(begun.request, budget_s=0.0)
+    assert begun.limit_s("memcheck") == runner.LEAST_SECONDS
 
 
 def test_a_file_that_is_complete_is_left_alone(world: World) -> None:
@@ -1009,6 +1085,33 @@ def test_a_program_and_its_children_are_measured(program: list[str]) -> None:
     assert made["processes"] == 2
 
 
+def test_a_program_is_started_through_a_tool(
+    monkeypatch: pytest.MonkeyPatch, program: list[str], tmp_path: Path
+) -> None:
+    stand_in = tmp_path / "compute-sanitizer"
+    stand_in.write_text(SANITIZER)
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("FOUND", "0")
+    made = script.run(program, "memcheck")
+    assert "error" not in made, made
+    assert made["command"] == program
+    monkeypatch.setenv("FOUND", "2")
+    made = script.run(program, "memcheck")
+    assert made["error"] == "exit code 9: ========= ERROR SUMMARY: 2 errors"
+
+
+def test_what_a_tool_lacks_is_not_asked_of_pip(
+    card: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    run = ("--workloads", "streams", "--allocators", "native,memcheck", "--passes", "peaks")
+    assert bench(*run, "--install", "--out", str(card.path)) == 0
+    said = capsys.readouterr().err
+    assert "memcheck: left out, it needs: a CUDA toolkit's compute-sanitizer\n" in said
+    assert "installing" not in said
+
+
 def test_a_failed_program_keeps_the_end_of_its_output(program: list[str]) -> None:
     made = script.run([*program[:-1], "many"], "native")
     assert made["error"].startswith("exit code 1: ValueError: invalid literal")
@@ -1113,6 +1216,54 @@ def test_the_whole_command_runs_on_a_card(machine: Machine, tmp_path: Path) -> N
     assert made["door"] == machine.door
     assert len(made["step_ms"]) == WORKLOADS["buffers"].steps
     assert store.load(out).sessions[0]["command"].startswith("python -m gpumem_alloc")
+
+
+SANITIZER = """\
+#!/bin/bash
+while [ "${1#-}" != "$1" ]; do shift 2; done
+echo "========= COMPUTE-SANITIZER"
+"$@" || exit $?
+echo "========= ERROR SUMMARY: ${FOUND} errors"
+[ "$FOUND" = 0 ] || exit 9
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("errors", [0, 2])
+def test_memcheck_is_measured_after_native(rig: Machine, tmp_path: Path, errors: int) -> None:
+    """With a stand-in for compute-sanitizer, that says what it would and starts the worker."""
+    stand_in = tmp_path / "compute-sanitizer"
+    stand_in.write_text(SANITIZER)
+    stand_in.chmod(0o755)
+    done = rig.run_fresh(
+        f"""
+        from benchmarks.passes import room
+        from gpumem_alloc.cli import main
+        room.ask = lambda: room.Room(1 << 40, 1 << 40, None)  # no NVML there, and yet lockstep
+        main(
+            "bench --workloads buffers --allocators native,no-caching,memcheck --rounds 1 "
+            "--passes peaks,times --budget 2 --out {tmp_path}/results.json".split()
+        )
+        """,
+        env={"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "FOUND": str(errors)},
+    )
+    rows = store.load(tmp_path / "results.json").rows
+    watched = [each for each in rows if each["allocator"] == "memcheck"]
+    if errors:
+        (made,) = watched  # it failed, and is not timed
+        assert made["error"].endswith("========= ERROR SUMMARY: 2 errors")
+        return
+    assert [(each["kind"], each["group"], each.get("error")) for each in watched] == [
+        ("peaks", None, None), ("times", None, None),
+    ]  # fmt: skip
+    assert "memcheck" in done.stdout
+    assert [each["group"] for each in rows if each["kind"] == "times"] == [0, 0, None, None]
+    assert watched[0]["driver"] is None
+    found = summarise(store.load(tmp_path / "results.json"))[0].entry("buffers", "memcheck")
+    assert found is not None
+    assert found.times is not None
+    assert found.times.to_native is not None
+    assert found.times.to_native.steps == 3 * WORKLOADS["buffers"].steps // 4
 
 
 @pytest.mark.torch

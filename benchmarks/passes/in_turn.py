@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Sequence
 
 from ..store import Row
 from .lockstep import Group, need_bytes
-from .plan import Task
+from .plan import Task, is_tool
 from .room import Room
 
 GIB = 1 << 30
@@ -47,7 +47,10 @@ def before(
 def during(workload: str, group: Group, peaks: dict[str, Row], room: Room) -> str:
     """Return what is to be said of a group that runs in turn."""
     said = f"  {workload}: one after the other: {', '.join(group.members)}"
+    others = [name for name in group.members if not is_tool(name)]
+    if len(others) < 2:
+        return f"{said}; a tool that watches every access is too slow to take turns with"
     if room.free_bytes is None or not peaks.keys() >= set(group.members):
         return said
-    needs = sum(need_bytes(peaks[name]) for name in group.members)
+    needs = sum(need_bytes(peaks[name]) for name in others)
     return f"{said}; together they take {needs / GIB:.1f} GiB, free are {room.free_bytes / GIB:.1f}"

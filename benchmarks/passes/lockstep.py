@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..store import Row
 from ..workers.process import Process
-from .plan import family, natives_of, ours_of
+from .plan import family, is_tool, natives_of, ours_of
 from .room import Room
 
 CONTEXT_BYTES = 1 << 30  # what a process holds beyond its allocator, where the card did not say
@@ -39,6 +39,7 @@ def groups(allocators: Iterable[str], peaks: dict[str, Row], room: Room) -> list
 
     The members are native, the fastest other one of PyTorch's, and ours. All at once if the card
     holds them; else each of ours with both of PyTorch's, or with the faster; else one by one.
+    A tool would keep the others waiting at every step: it and native run one after the other.
     """
     names = [name for name in allocators if name in peaks]
     by_speed = sorted(natives_of(names), key=lambda name: _seconds(peaks[name]))
@@ -51,21 +52,32 @@ def groups(allocators: Iterable[str], peaks: dict[str, Row], room: Room) -> list
     def fits(*members: str) -> bool:
         return room.holds([need_bytes(peaks[name]) for name in members])
 
+    found, in_turn = _divided(natives, by_speed[:1], measured, fits)
+    if tools := [name for name in names if is_tool(name)]:
+        in_turn = [*(in_turn or [*natives, *measured][:1]), *tools]
+    made = [*map(Group, found), Group(tuple(in_turn), in_lockstep=False)]
+    return [group for group in made if len(group.members) > 1]
+
+
+def _divided(
+    natives: list[str], fastest: list[str], measured: list[str], fits: Callable[..., bool]
+) -> tuple[list[tuple[str, ...]], list[str]]:
+    """Return those that are in lockstep with one another, and those that run in turn."""
+    everyone = [*natives, *measured]
+    if fits(*everyone):
+        return [tuple(everyone)], []
     if not natives or not measured:
-        everyone = [*natives, *measured]
-        return [Group(tuple(everyone), fits(*everyone))] if len(everyone) > 1 else []
-    if fits(*natives, *measured):
-        return [Group((*natives, *measured))]
-    found = []
+        return [], everyone
+    found: list[tuple[str, ...]] = []
     alone = []
     for name in measured:
-        pairings = [(*natives, name), (by_speed[0], name)]
+        pairings = [(*natives, name), (*fastest, name)]
         fitting = next((members for members in pairings if fits(*members)), None)
         if fitting:
-            found.append(Group(fitting))
+            found.append(fitting)
         else:
             alone.append(name)
-    return [*found, *([Group((*natives, *alone), in_lockstep=False)] if alone else [])]
+    return found, [*natives, *alone] if alone else []
 
 
 def _seconds(row: Row) -> float:

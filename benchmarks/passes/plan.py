@@ -30,6 +30,9 @@ TRY_S = 2.0  # the steps of a run of a capacity search, and the end of its proce
 WORTH_A_BEGINNING = 0.3  # of a capacity search: so much of it, and the first allocator's is over
 BALLAST_S = 3.0  # until it has filled the card
 DETERMINISTIC = 2.0  # how much slower steps with such kernels are
+# How much slower a tool such as memcheck makes each step (15 to 65 times on an H200) and the first
+# one, most of which is the host's, until a run under it has told.
+TOOL_STEP, TOOL_FIRST = 30.0, 5.0
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,11 @@ def ours_of(allocators: Iterable[str]) -> list[str]:
     return [name for name in allocators if family(name) == "ours"]
 
 
+def is_tool(allocator: str) -> bool:
+    """Say whether it is a tool that watches a run. It takes part in peaks and times only."""
+    return family(allocator) == "tool"
+
+
 def make(request: Request) -> list[Task]:
     """Return all tasks, the most wanted first."""
     main = [name for name in request.workloads if name in MAIN_WORKLOADS]
@@ -96,13 +104,15 @@ def make(request: Request) -> list[Task]:
     tasks += _times(main, [0], request) + _losses(main, request) + _times(main, later, request)
     tasks += _times(others, [0], request) + _losses(others, request)
     sized = [name for name in [*main, *others] if WORKLOADS[name].sized]
-    order = (*ours_of(request.allocators), *request.allocators)  # its search goes first
+    plain = [name for name in request.allocators if not is_tool(name)]
+    order = (*ours_of(plain), *plain)  # its search goes first
     tasks += [
         Task("capacity", workload, tuple(dict.fromkeys(order)), limit_gb=limit_gb)
         for limit_gb in request.limits_gb
         for workload in sized
+        if plain
     ]
-    tasks += _each("no_margin", [*main, *others], request.allocators)
+    tasks += _each("no_margin", [*main, *others], plain)
     tasks += _times(others, later, request)
     return [task for task in tasks if task.kind.replace("_", "-") in request.passes]
 
@@ -113,7 +123,7 @@ def nothing(request: Request) -> str:
     return (
         f"--passes {','.join(request.passes)} measures nothing of this.\n"
         "losses compares native with one of ours, capacity needs a workload of a size to vary.\n"
-        f"Such are {sized}."
+        f"Such are {sized}; memcheck takes part in peaks and times only."
     )
 
 
@@ -141,8 +151,9 @@ class Costs:
     request: Request
     cores: int = 1
     imports_s: float = IMPORTS_S
-    _first_s: dict[str, float] = field(default_factory=dict)
-    _step_s: dict[str, float] = field(default_factory=dict)
+    # By workload, and whether a tool watched.
+    _first_s: dict[tuple[str, bool], float] = field(default_factory=dict)
+    _step_s: dict[tuple[str, bool], float] = field(default_factory=dict)
     _taken: dict[str, list[float]] = field(default_factory=dict)  # by kind: expected, taken
 
     def learn(self, rows: Iterable[Row]) -> None:
@@ -151,8 +162,9 @@ class Costs:
             times = row.get("step_ms") or []
             is_told = len(times) > 1 and row.get("startup_s") is not None
             if is_told and row["kind"] in ("peaks", "times"):
-                self._first_s[row["workload"]] = row["startup_s"] + times[0] / 1e3
-                self._step_s[row["workload"]] = sum(times[1:]) / 1e3 / (len(times) - 1)
+                of = row["workload"], is_tool(row["allocator"])
+                self._first_s[of] = row["startup_s"] + times[0] / 1e3
+                self._step_s[of] = sum(times[1:]) / 1e3 / (len(times) - 1)
 
     def note(self, task: Task, taken_s: float) -> None:
         """Remember how long a task took, for others of its kind; call it after learn()."""
@@ -172,12 +184,10 @@ class Costs:
 
     def _model_s(self, task: Task) -> float:
         first_s, step_s = self._parts_s(task.workload)
-        steps = self.request.steps(task.workload) or WORKLOADS[task.workload].steps
-        one_s = first_s + steps * step_s
+        one_s = self._run_s(task.workload)
         imports_s = 0.3 * self.imports_s if self.cores >= 8 else self.imports_s
         if task.kind == "times":
-            runs = min(2, len(natives_of(task.allocators))) + len(ours_of(task.allocators))
-            return self.imports_s * math.ceil(runs / self.cores) + runs * one_s
+            return self._times_s(task, one_s)
         if task.kind == "losses":
             run_s = first_s + DETERMINISTIC * self.request.loss_steps(task.workload) * step_s
             at_once = max(1, min(len(task.allocators), self.cores // 2))
@@ -187,18 +197,35 @@ class Costs:
             return tries * (imports_s + first_s + TRY_S)
         if task.kind == "no_margin":
             return imports_s + one_s + BALLAST_S
-        return imports_s + one_s
+        return imports_s + self._run_s(task.workload, is_tool(task.allocators[0]))
 
-    def _parts_s(self, workload: str) -> tuple[float, float]:
-        """Return the seconds of the first step and of each other one.
+    def _times_s(self, task: Task, one_s: float) -> float:
+        """Return what runs in lockstep take, and then a tool's and another of native."""
+        runs = min(2, len(natives_of(task.allocators))) + len(ours_of(task.allocators))
+        total_s = self.imports_s * math.ceil(runs / self.cores) + runs * one_s
+        tools = sum(map(is_tool, task.allocators))
+        if tools:
+            total_s += (1 + tools) * self.imports_s + one_s
+            total_s += tools * self._run_s(task.workload, watched=True)
+        return total_s
+
+    def _run_s(self, workload: str, watched: bool = False) -> float:
+        first_s, step_s = self._parts_s(workload, watched)
+        return first_s + (self.request.steps(workload) or WORKLOADS[workload].steps) * step_s
+
+    def _parts_s(self, workload: str, watched: bool = False) -> tuple[float, float]:
+        """Return the seconds of the first step and of each other one; `watched` by a tool.
 
         Guesses of workloads that have not run yet are corrected by those that have.
         """
-        if workload in self._step_s:
-            return self._first_s[workload], self._step_s[workload]
-        known = list(self._step_s)
+        if (workload, watched) in self._step_s:
+            return self._first_s[workload, watched], self._step_s[workload, watched]
+        if watched:
+            first_s, step_s = self._parts_s(workload)
+            return TOOL_FIRST * first_s, TOOL_STEP * step_s
+        known = [name for name, by_tool in self._step_s if not by_tool]
         guessed_s = sum(map(sum, map(_guess, known)))
-        learned_s = sum(self._first_s[name] + self._step_s[name] for name in known)
+        learned_s = sum(self._first_s[name, False] + self._step_s[name, False] for name in known)
         ratio = min(max(learned_s / guessed_s, 0.25), 4.0) if known else 1.0
         first_s, step_s = _guess(workload)
         return ratio * first_s, ratio * step_s

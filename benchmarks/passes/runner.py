@@ -19,11 +19,12 @@ from . import capacity, in_turn, no_margin, plan
 from .ahead import Ahead
 from .capacity_study import Study
 from .lockstep import Group, groups, need_bytes, take_turns
-from .plan import Costs, Request, Task
+from .plan import Costs, Request, Task, is_tool
 from .progress import Show
 from .room import Room
 
 RUN_SECONDS = 300.0  # a single run that takes longer is ended and noted
+TOOL_RUN_SECONDS = 1800.0  # the same under a tool: 65 times the longest main workload is 600 s
 IMPORT_SECONDS = 180.0
 CORES_FOR_IMPORTS = 4  # of one process that starts ahead of its turn
 CORES_FOR_TRIES = 8  # of one that starts ahead for each allocator that may be next
@@ -249,14 +250,15 @@ class Runner:
                 break
         return room
 
-    def limit_s(self) -> float:
+    def limit_s(self, allocator: str) -> float:
         """Return the seconds that a run may take."""
-        return min(RUN_SECONDS, max(LEAST_SECONDS, self.left_s() + LEAST_SECONDS))
+        most_s = TOOL_RUN_SECONDS if is_tool(allocator) else RUN_SECONDS
+        return min(most_s, max(LEAST_SECONDS, self.left_s() + LEAST_SECONDS))
 
     def _lockstep(self, jobs: list[Job]) -> list[Row]:
         with self.ahead.taken(jobs) as processes:
             self.ahead.prepare(self._next_jobs())
-            seconds = self.limit_s() + IMPORT_SECONDS
+            seconds = max(self.limit_s(job.allocator) for job in jobs) + IMPORT_SECONDS
             return take_turns(processes, seconds, lambda step: self.show.detail(f"step {step}"))
 
     def _at_once(self, jobs: list[Job]) -> list[Row]:
@@ -265,7 +267,10 @@ class Runner:
                 if process.wait_ready(IMPORT_SECONDS):
                     process.go()
             self.ahead.prepare(self._next_jobs())
-            return [process.finish(self.limit_s()) for process in processes]
+            return [
+                process.finish(self.limit_s(job.allocator))
+                for process, job in zip(processes, jobs, strict=True)
+            ]
 
     # What there is already, and what comes next.
 
@@ -341,7 +346,8 @@ class Runner:
 
     def _peaks_job(self, task: Task) -> Job:
         steps = self.request.steps(task.workload)
-        return Job(task.workload, task.allocators[0], steps=steps, driver_calls=True)
+        (name,) = task.allocators  # CUPTI cannot be used beside a tool
+        return Job(task.workload, name, steps=steps, driver_calls=not is_tool(name))
 
     def _times_job(self, task: Task, allocator: str) -> Job:
         steps = self.request.steps(task.workload)

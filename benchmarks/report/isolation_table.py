@@ -4,7 +4,7 @@ The rows are of benchmarks/results/isolation/, so that levels that are slow by d
 among allocators that are meant to be fast. Made by
 
     python -m gpumem_alloc bench --workloads W,... --passes peaks,times --allocators
-        native,no-caching,isolated-stream,isolated-packed,isolated-tensor,isolated-strict
+        native,no-caching,isolated-stream,isolated-packed,isolated-tensor,isolated-strict,memcheck
 """
 
 from __future__ import annotations
