@@ -37,11 +37,16 @@ Bytes PagedStrategy::headroom(Bytes ceiling_bytes) const {
     return ceiling > store_.reserved_bytes() ? ceiling - store_.reserved_bytes() : 0;
 }
 
-// A share of what is used; but before memory passes from one stream to another, so much at least
-// that each of a few streams keeps its own: an unmap beside work of another stream takes 220 us.
+// A share of what is used, and a larger one in the upper half of a limit that the user set: what
+// lies below it is this process's to have, and what moves leaves pieces behind that fit less. But
+// before memory passes from one stream to another, so much at least that each of a few streams
+// keeps its own: an unmap beside work of another stream takes 220 us.
 Bytes PagedStrategy::budget_bytes(Bytes request_bytes, Effort effort) const {
     const Bytes peak = std::max(used_bytes_peak_, used_bytes_ + request_bytes);
-    const auto slack = static_cast<Bytes>(static_cast<double>(peak) * slack_);
+    auto slack = static_cast<Bytes>(static_cast<double>(peak) * slack_);
+    if (is_limited() && peak >= limit_bytes_ / 2) {
+        slack = std::max(slack, peak / kLimitSlackDivisor);
+    }
     const Bytes apart = std::min(stream_slack_bytes_, limit_bytes_ / kStreamSlackShare);
     if (effort < Effort::PassedIdle || cross_stream_ == CrossStream::Never || slack >= apart) {
         return peak + slack;
@@ -79,10 +84,9 @@ Bytes PagedStrategy::new_chunk_bytes(const Request& request) const {
         static_cast<Bytes>(static_cast<double>(handed * total / chunk_divisor_) * growth);
     const Bytes share = std::max(usual, large_request_chunk_bytes(request.bytes, total));
     const Bytes room = std::min(limit_bytes_, card_room_bytes_);
-    const bool limited = arenas_.size() > 1 && limit_bytes_ < total_bytes_;
     Bytes tight = room / kRoomDivisor;
     if (arenas_.size() > 1) {
-        if (!limited && held < room / 2) { tight = share; }
+        if (!is_limited() && held < room / 2) { tight = share; }
     } else {
         for (Bytes at = room / 4; held < at && tight < share; at /= 2) { tight *= 2; }
     }

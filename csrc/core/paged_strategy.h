@@ -123,6 +123,7 @@ private:
     static constexpr Bytes kRoomDivisor = 4096;
     static constexpr Bytes kSparedBytes = 32_MiB;
     static constexpr Bytes kSparedShare = 256;       // of the room, at most
+    static constexpr Bytes kLimitSlackDivisor = 5;   // of what is used
     static constexpr Bytes kStreamSlackShare = 256;  // of the card or its limit, at most
     static constexpr std::uint64_t kDisturbancesBorne = 3;
     static constexpr Bytes kStreamsFactor = 8;
@@ -149,6 +150,7 @@ private:
     Bytes new_chunk_bytes(const Request& request) const;
     Bytes large_request_chunk_bytes(Bytes request_bytes, Bytes total) const;
     Bytes headroom(Bytes ceiling_bytes) const;
+    bool is_limited() const { return limit_bytes_ < total_bytes_; }  // by the user, or a full card
     Status make_room(const Request& request, const Window& window, Effort effort);
     Bytes breakable_bytes(const Window& window, Wait wait);
     void ask_card(const Request& request, Bytes missing_bytes, Effort effort);

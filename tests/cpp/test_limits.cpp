@@ -89,6 +89,30 @@ TEST_CASE("what was given back comes back in handles as large as before, also un
 }
 
 // What others leave of a card is as good a limit as one that is set.
+// What lies below it is this process's to have. Without one as little is held as can be.
+TEST_CASE("in the upper half of a limit memory moves once a fifth more is held") {
+    for (const bool limited : {false, true}) {
+        CAPTURE(limited);
+        PatternWorld world("strategy:paged", PatternWorld::small_card(1_GiB));
+        if (limited) { REQUIRE(world.allocator->set_limit(0, 64_MiB).ok()); }
+        std::vector<Address> blocks;
+        for (int i = 0; i < 20; ++i) { blocks.push_back(world.allocate(2_MiB)); }
+        for (int i = 0; i < 20; i += 2) { REQUIRE(world.free(blocks[i]).ok()); }
+        world.driver.drain_all();
+        const auto moves = [&world] {
+            return world.driver.totals().count(Call::Map) -
+                   world.driver.totals().count(Call::Create);
+        };
+        for (int i = 0; i < 2; ++i) { REQUIRE(world.allocate(4_MiB) != 0); }
+        CHECK((moves() == 0) == limited);
+        CHECK((world.reserved_bytes() == 48_MiB) == limited);
+        for (int i = 0; i < 8; ++i) { REQUIRE(world.allocate(4_MiB) != 0); }  // 60 MiB are live
+        CHECK(moves() > 0);
+        CHECK(world.reserved_bytes() <= 64_MiB);
+        world.check_nothing_left();
+    }
+}
+
 TEST_CASE("handles are small on what others leave of the card") {
     PatternWorld limited("strategy:paged", PatternWorld::small_card(1_GiB));
     PatternWorld beside("strategy:paged", PatternWorld::small_card(1_GiB));
