@@ -114,10 +114,12 @@ Result<bool> PagedStrategy::fill(StreamArena& target, const Request& request, co
     if (Status status = make_room(request, window, effort); !status.ok()) { return status; }
     const Bytes room = room_bytes(request, effort);
     Supply supply;
-    supply.idle = idle_candidates(target, window, effort, request.capturing);
-    supply.taken.assign(supply.idle.size(), false);
     supply.budget_new = headroom(std::min(budget_bytes(request.bytes, effort), room));
     if (at_least(effort, Effort::Limit)) { supply.limit_new = headroom(room) - supply.budget_new; }
+    const Bytes idle_bytes = most_idle_bytes(target, effort, request.capturing);
+    if (supply.budget_new + supply.limit_new + idle_bytes < window.missing_bytes) { return false; }
+    supply.idle = idle_candidates(target, window, effort, request.capturing);
+    supply.taken.assign(supply.idle.size(), false);
     supply.new_chunk = new_chunk_bytes(request);
     std::vector<Step> steps;
     for (MissingRun run : missing_runs(target.arena, window)) {
@@ -138,6 +140,25 @@ Result<bool> PagedStrategy::fill(StreamArena& target, const Request& request, co
     return true;
 }
 
+bool PagedStrategy::may_draw_on(const StreamArena& owner, const StreamArena& target,
+                                Effort effort) const {
+    if (!owner.shared()) { return false; }
+    if (&owner == &target) { return at_least(effort, Effort::OwnIdle); }
+    return at_least(effort, owner.captured ? Effort::HostWait : Effort::PassedIdle) &&
+           cross_stream_ != CrossStream::Never;
+}
+
+// No candidates have more together, which takes long to list where there are many.
+Bytes PagedStrategy::most_idle_bytes(const StreamArena& target, Effort effort,
+                                     bool capturing) const {
+    Bytes sum = store_.spare_bytes();
+    for (const auto& [key, owner] : arenas_) {
+        if (capturing || !may_draw_on(*owner, target, effort)) { continue; }
+        sum += owner->arena.free_bytes() - owner->arena.split_bytes();
+    }
+    return sum;
+}
+
 std::vector<PagedStrategy::Candidate> PagedStrategy::idle_candidates(StreamArena& target,
                                                                      const Window& window,
                                                                      Effort effort,
@@ -145,13 +166,8 @@ std::vector<PagedStrategy::Candidate> PagedStrategy::idle_candidates(StreamArena
     std::vector<Candidate> candidates;
     for (Chunk* chunk : store_.spares()) { candidates.push_back({chunk, nullptr, 0}); }
     for (auto& [key, owner] : arenas_) {
+        if (capturing || !may_draw_on(*owner, target, effort)) { continue; }
         const bool own = owner.get() == &target;
-        if (capturing || !owner->shared() ||
-            !at_least(effort, own ? Effort::OwnIdle : Effort::PassedIdle)) {
-            continue;
-        }
-        if (!own && cross_stream_ == CrossStream::Never) { continue; }
-        if (!own && owner->captured && !at_least(effort, Effort::HostWait)) { continue; }
         if (!own || owner->has_lent) { fence_and_poll(*owner); }
         const bool may_wait =
             at_least(effort, Effort::WaitingIdle) && cross_stream_ >= CrossStream::Wait;

@@ -167,6 +167,8 @@ private:
     Result<bool> clear_place(StreamArena& owner, const Request& request, Effort effort);
     void drop_unused_arenas();
     bool unused(const StreamArena& owner) const;
+    bool may_draw_on(const StreamArena& owner, const StreamArena& target, Effort effort) const;
+    Bytes most_idle_bytes(const StreamArena& target, Effort effort, bool capturing) const;
     std::vector<Candidate> idle_candidates(StreamArena& target, const Window& window, Effort effort,
                                            bool capturing);
     std::vector<MissingRun> plan_returns(const MissingRun& run, Supply& supply,
