@@ -56,6 +56,16 @@ Bytes PagedStrategy::budget_bytes(Bytes request_bytes, Effort effort) const {
     return peak + (sharers > 1 ? apart : slack);
 }
 
+// No window can be filled within the budget, and the card need not be asked: streams that live on
+// one another's memory come here with two requests of three.
+bool PagedStrategy::budget_is_used_up(const Request& request) const {
+    if (request.capturing || !store_.spares().empty()) { return false; }
+    if (store_.reserved_bytes() >= ask_card_from_bytes_) { return false; }  // or never asked
+    const Effort passed = Effort::PassedIdle;
+    return headroom(budget_bytes(request.bytes, Effort::Budget)) == 0 &&
+           headroom(room_bytes(request, passed)) >= headroom(budget_bytes(request.bytes, passed));
+}
+
 // A large request is laid on few handles, as long as free memory is in few pieces: the ends of a
 // piece lie on handles that blocks hold, and what they waste shall not exceed the slack by much.
 Bytes PagedStrategy::large_request_chunk_bytes(Bytes request_bytes, Bytes total) const {

@@ -61,6 +61,7 @@ Result<Block*> PagedStrategy::obtain(const Request& request, Effort effort) {
     if (!owner.shared() && effort < Effort::Limit && effort > Effort::Budget) { return nullptr; }
     Result<Block*> block = borrow(owner, request, effort);
     if (!block || *block != nullptr) { return block; }
+    if (effort == Effort::Budget && budget_is_used_up(request)) { return nullptr; }
     bool asked = false;
     for (const Window& window : windows_for(owner, request)) {
         if (!window.found()) { continue; }

@@ -149,6 +149,7 @@ private:
     Bytes budget_bytes(Bytes request_bytes, Effort effort) const;
     Bytes new_chunk_bytes(const Request& request) const;
     Bytes large_request_chunk_bytes(Bytes request_bytes, Bytes total) const;
+    bool budget_is_used_up(const Request& request) const;
     Bytes headroom(Bytes ceiling_bytes) const;
     bool is_limited() const { return limit_bytes_ < total_bytes_; }  // by the user, or a full card
     Status make_room(const Request& request, const Window& window, Effort effort);
