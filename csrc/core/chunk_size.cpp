@@ -44,9 +44,7 @@ Bytes PagedStrategy::headroom(Bytes ceiling_bytes) const {
 Bytes PagedStrategy::budget_bytes(Bytes request_bytes, Effort effort) const {
     const Bytes peak = std::max(used_bytes_peak_, used_bytes_ + request_bytes);
     auto slack = static_cast<Bytes>(static_cast<double>(peak) * slack_);
-    if (is_limited() && peak >= limit_bytes_ / 2) {
-        slack = std::max(slack, peak / kLimitSlackDivisor);
-    }
+    if (is_limited() && peak >= limit_bytes_ / 2) { slack *= kLimitSlackFactor; }
     const Bytes apart = std::min(stream_slack_bytes_, limit_bytes_ / kStreamSlackShare);
     if (effort < Effort::PassedIdle || cross_stream_ == CrossStream::Never || slack >= apart) {
         return peak + slack;

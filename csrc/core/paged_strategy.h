@@ -122,8 +122,8 @@ public:
 private:
     static constexpr Bytes kRoomDivisor = 4096;
     static constexpr Bytes kSparedBytes = 32_MiB;
-    static constexpr Bytes kSparedShare = 256;       // of the room, at most
-    static constexpr Bytes kLimitSlackDivisor = 5;   // of what is used
+    static constexpr Bytes kSparedShare = 256;  // of the room, at most
+    static constexpr Bytes kLimitSlackFactor = 10;
     static constexpr Bytes kStreamSlackShare = 256;  // of the card or its limit, at most
     static constexpr std::uint64_t kDisturbancesBorne = 3;
     static constexpr Bytes kStreamsFactor = 8;
