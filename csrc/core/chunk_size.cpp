@@ -44,7 +44,7 @@ Bytes PagedStrategy::headroom(Bytes ceiling_bytes) const {
 Bytes PagedStrategy::budget_bytes(Bytes request_bytes, Effort effort) const {
     const Bytes peak = std::max(used_bytes_peak_, used_bytes_ + request_bytes);
     auto slack = static_cast<Bytes>(static_cast<double>(peak) * slack_);
-    if (is_limited() && peak >= limit_bytes_ / 2) { slack *= kLimitSlackFactor; }
+    if (limited_ && peak >= limit_bytes_ / 2) { slack *= kLimitSlackFactor; }
     const Bytes apart = std::min(stream_slack_bytes_, limit_bytes_ / kStreamSlackShare);
     if (effort < Effort::PassedIdle || cross_stream_ == CrossStream::Never || slack >= apart) {
         return peak + slack;
@@ -94,7 +94,7 @@ Bytes PagedStrategy::new_chunk_bytes(const Request& request) const {
     const Bytes room = std::min(limit_bytes_, card_room_bytes_);
     Bytes tight = room / kRoomDivisor;
     if (arenas_.size() > 1) {
-        if (!is_limited() && held < room / 2) { tight = share; }
+        if (!limited_ && held < room / 2) { tight = share; }
     } else {
         for (Bytes at = room / 4; held < at && tight < share; at /= 2) { tight *= 2; }
     }

@@ -42,7 +42,7 @@ DeviceHeap::DeviceHeap(Driver& driver, int device, DeviceProperties properties,
     if (kind_ == Strategy::Paged && properties.page_bytes == 0) { kind_ = Strategy::Split; }
     strategy_ = std::make_unique<PooledStrategy>(driver_, device_, options_, listeners_,
                                                  make_strategy(kind_));
-    strategy_->set_limit(limit_bytes_);
+    tell_limit_locked();
     update_small_path_locked();
     register_heap(this);
 }

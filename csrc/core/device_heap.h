@@ -174,6 +174,7 @@ private:
     PoolId pool_for_locked(Stream stream) const;
     // While a pool is begun, a capture may be under way.
     bool may_capture_locked() const { return !routes_.empty() || capture_count_ > 0; }
+    void tell_limit_locked();
     bool capture_under_way_locked();
     PendingFrees::Defer deferral_locked() const {
         return may_capture_locked() ? PendingFrees::Defer::Yes : PendingFrees::Defer::No;

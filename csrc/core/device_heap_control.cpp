@@ -98,10 +98,15 @@ Status DeviceHeap::reserve(Bytes bytes, Stream stream) {
     return {};
 }
 
+void DeviceHeap::tell_limit_locked() {
+    strategy_->set_limited(limit_bytes_ < properties_.total_bytes);
+    strategy_->set_limit(limit_bytes_);
+}
+
 Status DeviceHeap::set_limit(Bytes limit_bytes) {
     std::lock_guard guard(lock_);
     limit_bytes_ = std::min(limit_bytes, properties_.total_bytes);
-    strategy_->set_limit(limit_bytes_);
+    tell_limit_locked();
     const Bytes reserved = strategy_->reserved_bytes();
     if (reserved <= limit_bytes_) { return {}; }
     if (capture_under_way_locked()) { return {}; }

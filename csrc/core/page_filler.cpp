@@ -149,7 +149,8 @@ bool PagedStrategy::may_draw_on(const StreamArena& owner, const StreamArena& tar
            cross_stream_ != CrossStream::Never;
 }
 
-// No candidates have more together, which takes long to list where there are many.
+// What idle_candidates() could list at most, from counters: where they are many, listing them takes
+// longer than all else.
 Bytes PagedStrategy::most_idle_bytes(const StreamArena& target, Effort effort,
                                      bool capturing) const {
     Bytes sum = store_.spare_bytes();

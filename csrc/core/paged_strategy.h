@@ -108,6 +108,7 @@ public:
     void pin(Block* block) override;
     void unpin(Block* block) override;
     void set_limit(Bytes limit_bytes) override { limit_bytes_ = limit_bytes; }
+    void set_limited(bool limited) override { limited_ = limited; }
     Bytes reserved_bytes() const override { return store_.reserved_bytes(); }
     Bytes used_bytes() const override { return used_bytes_; }
     bool disturbed() const override { return disturbed_; }
@@ -122,8 +123,8 @@ public:
 private:
     static constexpr Bytes kRoomDivisor = 4096;
     static constexpr Bytes kSparedBytes = 32_MiB;
-    static constexpr Bytes kSparedShare = 256;  // of the room, at most
-    static constexpr Bytes kLimitSlackFactor = 10;
+    static constexpr Bytes kSparedShare = 256;       // of the room, at most
+    static constexpr Bytes kLimitSlackFactor = 10;   // of the slack, in the upper half
     static constexpr Bytes kStreamSlackShare = 256;  // of the card or its limit, at most
     static constexpr std::uint64_t kDisturbancesBorne = 3;
     static constexpr Bytes kStreamsFactor = 8;
@@ -151,7 +152,6 @@ private:
     Bytes large_request_chunk_bytes(Bytes request_bytes, Bytes total) const;
     bool budget_is_used_up(const Request& request) const;
     Bytes headroom(Bytes ceiling_bytes) const;
-    bool is_limited() const { return limit_bytes_ < total_bytes_; }  // by the user, or a full card
     Status make_room(const Request& request, const Window& window, Effort effort);
     Bytes breakable_bytes(const Window& window, Wait wait);
     void ask_card(const Request& request, Bytes missing_bytes, Effort effort);
@@ -229,6 +229,7 @@ private:
     std::map<ArenaKey, std::unique_ptr<StreamArena>> arenas_;
     StreamArena* recent_ = nullptr;
     Bytes limit_bytes_ = kMaxRequestBytes;
+    bool limited_ = false;  // by the user
     Bytes card_room_bytes_ = kMaxRequestBytes;
     Bytes ask_card_from_bytes_ = 0;  // of reserved bytes; 0: whatever the effort
     Bytes used_bytes_ = 0;

@@ -11,6 +11,7 @@ void PooledStrategy::replace_own(std::unique_ptr<HeapStrategy> own) {
     gone_layout_count_ += own_->layout_count() + 1;
     own_ = std::move(own);
     own_->set_captures(captures_);
+    own_->set_limited(limited_);
     share_limit();
 }
 
@@ -18,12 +19,14 @@ void PooledStrategy::add_provider(PoolId pool, std::shared_ptr<SegmentProvider> 
     auto strategy = std::make_unique<SplitStrategy>(driver_, device_, options_, listeners_,
                                                     std::move(provider));
     strategy->set_captures(captures_);
+    strategy->set_limited(limited_);
     providers_.push_back({pool, std::move(strategy), false});
     share_limit();
 }
 
 void PooledStrategy::add_region(PoolId pool, std::unique_ptr<HeapStrategy> strategy) {
     strategy->set_captures(captures_);
+    strategy->set_limited(limited_);
     providers_.push_back({pool, std::move(strategy), true});
     share_limit();
 }
@@ -70,6 +73,12 @@ void PooledStrategy::share_limit() {
 void PooledStrategy::set_limit(Bytes limit_bytes) {
     limit_bytes_ = limit_bytes;
     share_limit();
+}
+
+void PooledStrategy::set_limited(bool limited) {
+    limited_ = limited;
+    own_->set_limited(limited);
+    for (const Provided& entry : providers_) { entry.strategy->set_limited(limited); }
 }
 
 Result<Block*> PooledStrategy::obtain(const Request& request, Effort effort) {

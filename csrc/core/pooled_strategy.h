@@ -79,6 +79,7 @@ public:
     void pin(Block* block) override { of(block).pin(block); }
     void unpin(Block* block) override;
     void set_limit(Bytes limit_bytes) override;
+    void set_limited(bool limited) override;
     Bytes reserved_bytes() const override { return own_->reserved_bytes() + provided_bytes_; }
     Bytes used_bytes() const override;
     bool disturbed() const override { return own_->disturbed(); }
@@ -120,6 +121,7 @@ private:
     Providers providers_;
     Bytes limit_bytes_ = kMaxRequestBytes;
     Bytes provided_bytes_ = 0;  // reserved by the pools with providers
+    bool limited_ = false;
     bool captures_ = false;
     std::uint64_t gone_layout_count_ = 0;  // of pools that are gone
     StrategyCounters gone_;

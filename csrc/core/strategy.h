@@ -120,6 +120,9 @@ public:
     virtual void unpin(Block* block) = 0;
 
     virtual void set_limit(Bytes limit_bytes) = 0;
+    // Whether the user has set a limit. What other strategies or a full card leave of the card is
+    // told by set_limit() alone.
+    virtual void set_limited(bool) {}
     virtual Bytes reserved_bytes() const = 0;
     virtual Bytes used_bytes() const { return 0; }  // of Used and Pending blocks
     // Memory has moved: once nothing is used, it will go back to where it was.

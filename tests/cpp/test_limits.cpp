@@ -88,7 +88,6 @@ TEST_CASE("what was given back comes back in handles as large as before, also un
     world.check_nothing_left();
 }
 
-// What others leave of a card is as good a limit as one that is set.
 // What lies below it is this process's to have. Without one as little is held as can be.
 TEST_CASE("in the upper half of a limit memory moves once a fifth more is held") {
     for (const bool limited : {false, true}) {
@@ -113,6 +112,7 @@ TEST_CASE("in the upper half of a limit memory moves once a fifth more is held")
     }
 }
 
+// What others leave of a card is as good a limit as one that is set.
 TEST_CASE("handles are small on what others leave of the card") {
     PatternWorld limited("strategy:paged", PatternWorld::small_card(1_GiB));
     PatternWorld beside("strategy:paged", PatternWorld::small_card(1_GiB));

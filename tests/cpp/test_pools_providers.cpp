@@ -266,4 +266,23 @@ TEST_CASE("memory that a provider gives twice is refused") {
     world.check_nothing_left();
 }
 
+// What a provider's pool holds is taken off what the others may, which the user has not limited.
+TEST_CASE("a provider's pool beside it leaves the slack as small as without a limit") {
+    ProviderWorld world(100_MiB);
+    world.retain_provided();
+    REQUIRE(world.allocate_in(kPool, 12_MiB) != 0);
+    std::vector<Address> blocks;
+    for (int i = 0; i < 24; ++i) { blocks.push_back(world.allocate(2_MiB, kOne)); }
+    for (int i = 0; i < 24; i += 2) { REQUIRE(world.free(blocks[i]).ok()); }
+    world.driver.drain_all();
+    const Bytes reserved = world.reserved_bytes();
+    for (int i = 0; i < 2; ++i) { REQUIRE(world.allocate(4_MiB, kOne) != 0); }
+    CHECK(world.reserved_bytes() <= reserved + 1_MiB);  // 2 % of 48 MiB, not 20
+    world.free_all();
+    world.release();
+    world.driver.drain_all();
+    world.trim();
+    world.check_nothing_left();
+}
+
 }  // namespace gma
