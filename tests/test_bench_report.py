@@ -267,6 +267,26 @@ def test_claims_are_held_against_what_was_measured() -> None:
     assert claims.render(summarise(results(row("native")))[0], "") == ""
 
 
+def test_two_workloads_speed_is_of_one_session() -> None:
+    dates = ("2026-01-03", "2026-01-01", "2026-01-02")
+    kept = {"workload": "text_varlen", "card": card(2100)}
+    emptied = {"workload": "text_varlen_emptied", "card": card(1600)}
+    rows = [row("paged", **kept), row("native-split64", run_s=1.0, session=2, **emptied)]
+
+    def speed(native: str, run_s: float, at: int, beside: dict[str, Any]) -> str:
+        rows.append(row(native, run_s=run_s, session=at, **beside))
+        sessions = [session(date) for date in dates]
+        text = claims.render(summarise(results(*rows, sessions=sessions))[0], "")
+        return next((line for line in text.splitlines() if line.startswith("| var")), "")
+
+    speed("native", 8.0, 1, kept)
+    assert "a speed that was not measured in one session" in speed("native", 10.0, 2, emptied)
+    speed("native", 9.0, 0, kept)
+    assert "75 % of the speed" in speed("native", 12.0, 0, emptied)
+    speed("native", 1.0, 2, kept)  # a session before that one
+    assert "75 % of the speed" in speed("native", 5.0, 1, emptied)
+
+
 def test_a_batch_of_twice_the_size_is_compared_by_its_steps() -> None:
     rows = [row("native", workload="bert_batch16", run_s=3.9)]  # 39 steps of 100 ms
     rows += [row("native", workload="bert_batch32", run_s=2.85)]  # 19 of 150

@@ -1,7 +1,7 @@
 """What the source documents claim, and what the card says.
 
 A claim is shown once its workloads were measured under PyTorch's default. Times of two different
-workloads are whole runs without the first step; they did not run in lockstep.
+workloads are whole runs without the first step, in one session; they did not run in lockstep.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def render(summary: Summary, source: str) -> str:
     table = markdown(["the documents say", "PyTorch on this card", "ours"], lines)
     return (
         f"{table}\nUsed: live / (card - base). Times: whole runs without the first step, "
-        "of which those of two workloads are of different minutes. The documents name no programs; "
-        "ours stand in for them.\n\n"
+        "those of two workloads of one session and different minutes. The documents name no "
+        "programs; ours stand in for them.\n\n"
         f"{source}\n"
     )
 
@@ -70,15 +70,13 @@ def _used(entry: Entry) -> str:
     return f"{100 * entry.peaks.utilisation:.1f} %"
 
 
-def _step_s(entry: Entry, workload: str) -> float:
-    """Return the mean of a whole run's steps but the first."""
-    return _run_s(entry) / (WORKLOADS[workload].steps - 1)
-
-
-def _run_s(entry: Entry) -> float:
-    if entry.times is None or not entry.times.run_s:
-        raise MissingError
-    return entry.times.run_s
+def _run_s(first: Entry, second: Entry) -> tuple[float, float]:
+    """Return what two whole runs took, in the newest session that has both."""
+    ours, others = first.run_s_by_session, second.run_s_by_session
+    for session in reversed(ours):
+        if session in others:
+            return ours[session], others[session]
+    raise MissingError
 
 
 def _card_bytes(entry: Entry) -> int:
@@ -94,7 +92,11 @@ def _live_bytes(entry: Entry) -> int:
 
 
 def _speed(entry: Entry, reference: Entry) -> str:
-    return f"{100 * _run_s(reference) / _run_s(entry):.0f} % of the speed"
+    try:
+        run_s, reference_s = _run_s(entry, reference)
+    except MissingError:
+        return "a speed that was not measured in one session"
+    return f"{100 * reference_s / run_s:.0f} % of the speed"
 
 
 def _emptied(find: Find) -> str:
@@ -137,7 +139,11 @@ def _splits(find: Find) -> str:
 def _batches(allocator: str) -> Callable[[Find], str]:
     def say(find: Find) -> str:
         small, large = find("bert_batch16", allocator), find("bert_batch32", allocator)
-        step_s = _step_s(small, "bert_batch16"), _step_s(large, "bert_batch32")
+        small_s, large_s = _run_s(small, large)
+        step_s = (
+            small_s / (WORKLOADS["bert_batch16"].steps - 1),
+            large_s / (WORKLOADS["bert_batch32"].steps - 1),
+        )
         percent = 100 * (step_s[1] / (2 * step_s[0]) - 1)  # half as many steps, each of twice
         steps = " and ".join(f"{1e3 * each:.0f}" for each in step_s)
         cards = f"{mib(_card_bytes(small))} and {mib(_card_bytes(large))} MiB"

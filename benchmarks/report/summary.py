@@ -76,7 +76,6 @@ class Times:
     to_no_caching: Interval | None
     step_ms: float
     first_step_ms: float
-    run_s: float | None
 
     @property
     def undecided(self) -> str:
@@ -115,6 +114,9 @@ class Entry:
     ooms: int | None
     losses: str
     errors: tuple[str, ...]
+    # Whole runs without the first step, of any version of ours, the newest session last: what two
+    # workloads took is to be compared within one session, since hosts differ by a fifth.
+    run_s_by_session: dict[int, float]
     over_lowest: float | None = None  # card peak / the lowest of RIVALS and its own
     over_all: float | None = None  # card peak / the lowest of all allocators
 
@@ -185,6 +187,7 @@ def _entry(setting: Setting, rows: list[Row], name: str) -> Entry | None:
         ooms=_most(good, "ooms"),
         losses=losses.compare(every, name),
         errors=tuple(dict.fromkeys(str(row["error"]) for row in mine if "error" in row)),
+        run_s_by_session=_run_s_by_session(setting, full_length(_of(plain, name))),
     )
 
 
@@ -301,7 +304,6 @@ def _times(rows: list[Row], name: str, newest: set[str], setting: Setting) -> Ti
         if mine[0]["kind"] == "peaks"
         else ROUNDS
     )
-    run_s = [row["run_s"] for row in mine if row.get("run_s") is not None]
     return Times(
         rounds=len(mine),
         way=way,
@@ -312,8 +314,16 @@ def _times(rows: list[Row], name: str, newest: set[str], setting: Setting) -> Ti
         to_no_caching=interval(to_no_caching),
         step_ms=statistics.median(map(_median_step, mine)),
         first_step_ms=statistics.median(row["step_ms"][0] for row in mine),
-        run_s=statistics.median(run_s) if run_s else None,
     )
+
+
+def _run_s_by_session(setting: Setting, mine: list[Row]) -> dict[int, float]:
+    found = {}
+    for session in setting.sessions:
+        good = _alike([row for row in mine if row["session"] == session])
+        if told := [row["run_s"] for row in good if row.get("run_s")]:
+            found[session] = statistics.median(told)
+    return found
 
 
 def _natives_beside(row: Row, rows: list[Row]) -> list[Row]:
