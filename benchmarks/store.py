@@ -26,7 +26,7 @@ FORMAT = 2
 Row = dict[str, Any]
 FIGURES = (
     "live_peak_bytes", "requested_peak_bytes", "reserved_peak_bytes", "alloc_retries", "ooms",
-    "allocations", "run_s", "startup_s", "wall_s", "round", "group", "size", "limit_gb",
+    "allocations", "run_s", "startup_s", "wall_s", "round", "group", "size", "limit_gb", "core",
 )  # fmt: skip
 # Beside kind, workload and allocator, what tells one row of a kind from another.
 PARTS: dict[str, tuple[str, ...]] = {

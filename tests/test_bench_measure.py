@@ -398,7 +398,7 @@ def test_a_worker_tells_that_memory_ran_out(machine: Machine, root: Path) -> Non
 def test_a_worker_takes_turns(machine: Machine, root: Path) -> None:
     done = machine.run(
         f"""
-        import json, sys
+        import json, os, sys
         sys.path.insert(0, {str(root)!r})
         from benchmarks.workers.job import Job
         from benchmarks.workers.process import start
@@ -406,11 +406,20 @@ def test_a_worker_takes_turns(machine: Machine, root: Path) -> None:
         assert worker.wait_ready(60)
         worker.go()
         assert worker.wait_started(60)
-        turns = [worker.turn() for _ in range(3)]
-        print(json.dumps([turns, worker.finish(60)]))
+        turns = [worker.turn()]
+        free = os.sched_getaffinity(worker.pid)
+        worker.stay_on(1 << 20)  # one that no machine has
+        turns += [worker.turn()]
+        core = max(free)
+        worker.stay_on(core)
+        turns += [worker.turn()]
+        kept = os.sched_getaffinity(worker.pid) == {{core}}
+        print(json.dumps([turns, core, kept, worker.finish(60)]))
         """
     )
-    turns, row = json.loads(done.stdout)
+    turns, core, kept, row = json.loads(done.stdout)
+    assert kept
+    assert row["core"] == core
     assert [index for index, _ in turns] == [0, 1, 2]
     assert "error" not in row, row
     assert row["step_ms"] == [ms for _, ms in turns]

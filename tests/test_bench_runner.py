@@ -290,6 +290,9 @@ class FakeProcess:
     def go(self) -> None:
         self.log.append(f"{self.job.allocator} goes")
 
+    def stay_on(self, core: int) -> None:
+        self.log.append(f"{self.job.allocator} on {core}")
+
     def turn(self, seconds: float = 1.0) -> tuple[int, float] | None:
         if self.steps == 0:
             return None
@@ -304,7 +307,11 @@ class FakeProcess:
         self.is_alive = False
 
 
-def test_turns_reverse_at_every_step_and_go_on_without_who_fails() -> None:
+@pytest.mark.parametrize("cores", [2, 4])
+def test_turns_reverse_at_every_step_and_go_on_without_who_fails(
+    cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     log: list[str] = []
     made: Any = [
         FakeProcess(Job("gnn", name, turns=True), log, {"steps": steps})
@@ -313,6 +320,9 @@ def test_turns_reverse_at_every_step_and_go_on_without_who_fails() -> None:
     rows = lockstep.take_turns(made, 10.0)
     assert [row["allocator"] for row in rows] == ["native", "paged", "split"]
     turns = [each for each in log if "goes" not in each]
+    shared = ["split on 3", "paged on 3", "native on 3"] if cores == 4 else []
+    assert sorted(turns[3 : 3 + len(shared)]) == sorted(shared)
+    del turns[3 : 3 + len(shared)]
     assert turns == ["native", "paged", "split", "paged", "native", "native", "paged"]
 
 

@@ -2,11 +2,13 @@
 
 A card's clocks, its heat and what else the machine does change over minutes, and between two steps
 hardly at all. So step i of one allocator is compared with step i of another that ran right before
-or after it, and the order is reversed at every step.
+or after it, and the order is reversed at every step. Cores differ too, of virtual machines by half,
+so the members' main threads share one.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from ..workers.process import Process
 from .plan import family, is_tool, natives_of, ours_of
 from .room import Room
 
+FEWEST_CORES = 4  # else torch's own threads and the runner have too few beside the shared one
 CONTEXT_BYTES = 1 << 30  # what a process holds beyond its allocator, where the card did not say
 
 
@@ -92,7 +95,8 @@ def take_turns(
 ) -> list[Row]:
     """Let processes that are started run in lockstep, and return their rows.
 
-    One that fails is left behind; the others go on.
+    One that fails is left behind; the others go on. After the first step, which makes torch's own
+    threads, the main threads are kept on one core.
     """
     deadline = time.monotonic() + seconds
 
@@ -108,6 +112,16 @@ def take_turns(
         order = running[:: -1 if step % 2 else 1]
         ended = [process for process in order if process.turn(left_s()) is None]
         running = [process for process in running if process not in ended]
+        if step == 0:
+            _share_core(running)
         step += 1
         told(step)
     return [process.finish(left_s()) for process in processes]
+
+
+def _share_core(processes: Sequence[Process]) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < FEWEST_CORES:
+        return
+    for process in processes:
+        process.stay_on(cores[-1])  # the first serves the machine's interrupts

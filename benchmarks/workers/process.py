@@ -13,7 +13,7 @@ Lines of the protocol, on the worker's stdout and stdin; everything else there i
 
     worker READY           then waits for GO, before which SIZE <n> may change the job's size
     worker STARTED         CUDA serves; with turns it waits for GO before step 0 and every other one
-    worker STEP <i> <ms>   only with turns
+    worker STEP <i> <ms>   only with turns; CORE <n> may come before any GO
     worker ROW {json}      last; a failure that the worker could tell has `error` in it
 """
 
@@ -73,6 +73,11 @@ class Process:
         for reader in self._readers:
             reader.start()
 
+    @property
+    def pid(self) -> int:
+        """Return the number of the worker's process, and of its main thread."""
+        return self._child.pid
+
     def wait_ready(self, seconds: float) -> bool:
         """Wait until the worker has its imports; False if it does not get there."""
         return self._wait("READY", seconds) is not None
@@ -85,6 +90,10 @@ class Process:
         """Give the job another size; before the first go()."""
         self.job = replace(self.job, size=size)
         self._say(f"SIZE {size}")
+
+    def stay_on(self, core: int) -> None:
+        """Keep the worker's main thread on one core from here on."""
+        self._say(f"CORE {core}")
 
     def go(self) -> None:
         """Let the worker start CUDA, or begin its next step."""

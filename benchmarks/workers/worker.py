@@ -46,6 +46,7 @@ class Channel:
         os.dup2(2, 1)
         self._words: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.size: int | None = None  # another one than the job's; good after the first GO
+        self.core: int | None = None  # that the main thread is kept on
         self._parent = os.getppid()
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -57,14 +58,24 @@ class Channel:
     def wait_for_go(self) -> None:
         self._words.get()
 
+    def stay_on(self, core: int) -> None:
+        """Keep the main thread on a core, and those that it starts later."""
+        main = threading.main_thread().native_id
+        assert main is not None
+        with contextlib.suppress(OSError):  # one that this process may not use: the row tells
+            os.sched_setaffinity(main, {core})
+            self.core = core
+
     def _listen(self) -> None:
-        """Note each GO and SIZE; where the runner is gone, nobody wants the rest."""
+        """Note each GO, SIZE and CORE; where the runner is gone, nobody wants the rest."""
         begun = b""
         while text := os.read(0, 4096):
             *lines, begun = (begun + text).split(b"\n")
             for line in lines:
                 if line.startswith(b"SIZE "):
                     self.size = int(line[5:])
+                elif line.startswith(b"CORE "):
+                    self.stay_on(int(line[5:]))
                 elif line == b"GO":
                     self._words.put(line)
         time.sleep(ORPHAN_SECONDS)  # a parent that dies closes its files first
@@ -198,6 +209,8 @@ def measure(job: Job, channel: Channel) -> Row:
         "step_ms": steps.ms,
         "losses": steps.losses,
     }
+    if job.turns:
+        row["core"] = channel.core
     row |= statistics(torch)
     row["card"] = None if card is None or card.seen is None else vars(card.seen)
     row["driver"] = figures
