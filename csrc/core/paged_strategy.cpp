@@ -195,7 +195,9 @@ Result<Bytes> PagedStrategy::trim(Bytes bytes, Wait wait) {
     }
     drop_unused_arenas();
     if (given > 0) {  // twice in a row is once
-        expected_bytes_ = std::max(recent_bytes_peak_, expected_bytes_ / 2);
+        std::ranges::rotate(peaks_between_trims_, peaks_between_trims_.begin() + 1);
+        peaks_between_trims_.back() = recent_bytes_peak_;
+        expected_bytes_ = std::ranges::max(peaks_between_trims_);
         recent_bytes_peak_ = used_bytes_;
         ask_card_from_bytes_ = 0;
     }

@@ -11,6 +11,7 @@
 //   only one of another stream, and the total is below max(used) + stream slack.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -234,9 +235,10 @@ private:
     Bytes ask_card_from_bytes_ = 0;  // of reserved bytes; 0: whatever the effort
     Bytes used_bytes_ = 0;
     Bytes used_bytes_peak_ = 0;
-    Bytes recent_bytes_peak_ = 0;  // of used bytes since memory was last given back
-    Bytes expected_bytes_ = 0;     // to be used again of what was
-    bool disturbed_ = false;       // a chunk has left its home since all were there, or will
+    Bytes recent_bytes_peak_ = 0;                 // of used bytes since memory was last given back
+    std::array<Bytes, 4> peaks_between_trims_{};  // of used bytes, the newest last
+    Bytes expected_bytes_ = 0;                    // to be used again of what was
+    bool disturbed_ = false;  // a chunk has left its home since all were there, or will
     std::uint64_t disturbance_count_ = 0;  // how often that began
     bool go_home_due_ = false;
     bool captures_ = false;  // somewhere a graph is being captured
