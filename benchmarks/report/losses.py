@@ -3,7 +3,8 @@
 Losses are compared bit by bit with native's of the same session and number of steps: those of runs
 with deterministic kernels where there are some. Some kernels add in no fixed order even then, so
 that native differs from itself; nothing is said of ours in that case, nor where native ran once
-and ours differs, nor of usual kernels in a workload that says they are unordered.
+and ours differs. Of usual kernels in a workload that says they are unordered a difference proves
+nothing; where all natives of the session agree it is told all the same.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from ..workloads import WORKLOADS
 
 REFERENCE = "native"
 EQUAL, NOT_RUN, NOT_COMPARABLE = "equal", "not run", "not comparable"
+UNORDERED = "unordered, natives agree, ours do not"
 
 
 def compare(rows: Iterable[Row], allocator: str) -> str:
-    """Return "equal", "not run", "not comparable", or "differ from step N", of one workload.
+    """Return one of the words above, or "differ from step N", of one workload.
 
     The reference is "equal" where it repeats itself and "not run" where it ran once.
     """
@@ -36,7 +38,7 @@ def compare(rows: Iterable[Row], allocator: str) -> str:
         if natives:
             found.append(_against(mine["losses"], natives, allocator))
     for worst in (each for each in found if each.startswith("differ")):
-        return worst if fixed or not _is_unordered(good) else NOT_COMPARABLE
+        return worst if fixed or not _is_unordered(good) else UNORDERED
     return next((each for each in (NOT_COMPARABLE, EQUAL) if each in found), NOT_RUN)
 
 

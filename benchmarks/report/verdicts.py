@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..store import Row
+from .losses import UNORDERED
 from .selection import OURS, is_ours, newest_of_ours
 from .summary import Entry, Summary
 
@@ -71,7 +72,7 @@ def of_entry(entry: Entry) -> list[Verdict]:
         if times.undecided:
             shown += f", {times.undecided}: not decided"
         found.append((TIME, None if times.undecided else ratio.reaches_one(), shown))
-    differs = entry.losses.startswith("differ")
+    differs = entry.losses.startswith("differ") or entry.losses == UNORDERED
     known = differs or entry.losses in ("equal",)
     found.append((LOSSES, not differs if known else None, f"losses {entry.losses}"))
     return [Verdict(entry.workload, entry.allocator, *each) for each in found]
@@ -182,11 +183,12 @@ def unexplained(summary: Summary) -> tuple[list[Verdict], list[tuple[str, str, s
 def failures(summary: Summary) -> list[str]:
     """List what is wrong whatever the figures are: other losses than native's, runs of ours failed.
 
-    A run that ended only because its time was over is not among them when another succeeded.
+    A run that ended only because its time was over is not among them when another succeeded, nor
+    are losses that differ where kernels are unordered: they are a sign, and no proof.
     """
     found = []
     for each in losing(summary):
-        if each.measure in (LOSSES, ERROR):
+        if each.measure in (LOSSES, ERROR) and UNORDERED not in each.text:
             native = summary.entry(each.workload, "native")
             too = " (under PyTorch's default it fails too)" if native and native.failed else ""
             found.append(f"{each.workload}, {each.allocator}: {each.text}{too}")
