@@ -124,4 +124,4 @@ def _share_core(processes: Sequence[Process]) -> None:
     if len(cores) < FEWEST_CORES:
         return
     for process in processes:
-        process.stay_on(cores[-1])  # the first serves the machine's interrupts
+        process.stay_on(cores[-1])  # the first is the likeliest to serve interrupts

@@ -76,10 +76,10 @@ def _run_s(first: Entry, second: Entry) -> tuple[float, float]:
 
     Where that is one of the pass for peaks, driver calls were counted in both.
     """
-    ours, others = first.run_s_by_session, second.run_s_by_session
-    for session in reversed(ours):
-        if session in others:
-            return ours[session], others[session]
+    firsts, seconds = first.run_s_by_session, second.run_s_by_session
+    for session in reversed(firsts):
+        if session in seconds:
+            return firsts[session], seconds[session]
     raise MissingError
 
 
