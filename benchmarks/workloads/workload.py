@@ -38,7 +38,8 @@ class Workload:
     """A loop, its usual number of steps, and what it needs beside torch.
 
     `unordered` names the kernels whose additions have no fixed order by default, so that two native
-    runs may already differ; torch.use_deterministic_algorithms replaces them.
+    runs may already differ; torch.use_deterministic_algorithms replaces those that have another
+    form.
     """
 
     run: Callable[[Any, int, Mark], None]
