@@ -36,7 +36,7 @@ MACHINE: dict[str, Any] = {
     "gpu": "Card 9", "driver": "1", "torch": "2.11", "gpumem_alloc": "0", "git_id": "",
     "other_processes": 0, "cuda": "13.0",
 }  # fmt: skip
-QUIET = Console(file=Path(os.devnull).open("w"))  # noqa: SIM115 (as long as the tests)
+QUIET = Console(quiet=True)
 
 
 # Results files.
